@@ -2,8 +2,8 @@
 
 PostgreSQL's own time limits do not help when its backend, disk or host hangs, or when the network loses every
 packet. The watchdog shuts the socket of the waiting thread down, which then gets the error of a lost
-connection. It watches whole blocks, and the single statements of everything else, such as pages, which may
-wait for other services between two statements.
+connection. A `watching` block has one time limit for all of its statements together. Elsewhere, as in pages,
+each statement has its own, because a page may wait for other services between two statements.
 """
 
 import logging

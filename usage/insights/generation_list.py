@@ -88,7 +88,7 @@ def _searched(
     if floor is None:
         return found, None
     # The search may have stopped within a batch, whose rows have one time: the others of it follow. Requests
-    # that came meanwhile have moved the place: the next page has those that are beyond it.
+    # that arrived between the two reads move the floor up. Rows below it are left to the next page.
     last = _with_owners(matching(scan.at(floor).newest_first, filters)[:count])
     found = [row for row in found if scan.place_of(row) >= scan.place_of(floor) and row not in last]
     return found + last, floor

@@ -43,9 +43,9 @@ Rows = TypeVar("Rows", bound=Model)
 class Filters:
     """Restricts a report to the requests that match every field that is not None.
 
-    No rollup has errors and metadata: reports by them, or about one, are those of the newest requests. So are
-    reports by end user, or about one, if `is_by_request`. Others are those of the rollup, which needs the
-    project and has no keys and outcomes.
+    No rollup has errors and metadata: reports by them, or about one, read the newest requests. Reports by end
+    user, or about one, read the newest requests if `is_by_request` is set. Otherwise they read the rollup of
+    end users, which needs `project_id` and cannot be filtered by key or outcome.
     """
 
     organization_id: int | None = None

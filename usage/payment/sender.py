@@ -4,9 +4,10 @@
 2. `deliver` sends it. An event that was perhaps sent before is sent again: Stripe refuses its identifier.
 3. `record` notes the outcome.
 
-Stripe knows identifiers for a day. So an event that was perhaps sent before that is not simply sent again:
-its minute's sum at Stripe says whether it is there, because no other event has this minute. The same holds
-for events of older hours: a database that was restored from a backup may have sent them before.
+Stripe knows identifiers for a day. So an event that may have reached Stripe more than a day ago is not sent
+again before a look: its minute's sum at Stripe says whether it is there, because no other event has this
+minute. The same holds for events of older hours: a database that was restored from a backup may have sent
+them before.
 """
 
 import logging

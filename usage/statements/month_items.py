@@ -62,7 +62,8 @@ class SoFar(NamedTuple):
     """A month that is not closed."""
 
     days: Days
-    """Its items until now; those of days after the month are what came since."""
+    """The month's items until now. Days after the month's end hold the items since then: the opening balance
+    is computed from them, too."""
     requests: int
     """The month's requests."""
 
