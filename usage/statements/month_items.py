@@ -12,7 +12,7 @@ from usage import insights
 from usage.books.prices import History
 from usage.insights import Filters, Range, SumsSpec
 from usage.insights.sums import sums_of
-from usage.models import CHARGED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
+from usage.models import CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
 from usage.rollups.closed_days import midnight
 from usage.statements import itemizing
 from usage.statements.itemizing import Days, Item, Sums, add
@@ -84,27 +84,25 @@ def so_far(
     sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
     in_month, not_itemized = (sum(each.requests for each in found.values()) for found in sums)
     if known_until < end:
-        entries = _entries(organization_id, known_until, end)
-        booked = itemizing.items_of_bookings(entries)
-        charged = (
-            itemizing.items_of(entries.filter(kind__in=CHARGED), history)
+        later = (
+            itemizing.items_of(_entries(organization_id, known_until, end), history)
             if not_itemized <= MAX_REQUESTS_BY_KIND
-            else _by_model(organization_id, known_until, end, month, booked)
+            else _by_model(organization_id, known_until, end, month)
         )
-        for day, items in [*booked.items(), *charged.items()]:
+        for day, items in later.items():
             add(days.setdefault(day, {}), items.items())
     return SoFar(days, in_month)
 
 
-def _by_model(organization_id: int, first: date, end: date, month: Month, booked: Days) -> Days:
-    """Return what was not booked by people, by project and model, from the hours; the month's on the first
-    day.
+def _by_model(organization_id: int, first: date, end: date, month: Month) -> Days:
+    """Return what people booked, and everything else by project and model, from the hours; the month's on the
+    first day.
     """
+    days = itemizing.items_of_bookings(_entries(organization_id, first, end))
     corrected: defaultdict[tuple[bool, int | None, str], int] = defaultdict(int)
-    for day, items in booked.items():
+    for day, items in days.items():
         for item, sums in items.items():
             corrected[day >= month.next.first_day, item.project_id, item.model] += sums.amount_nanodollars
-    days: Days = {}
     is_later = ExpressionWrapper(Q(hour__gte=month.end), BooleanField())
     hours = HourlyUsage.objects.filter(
         organization=organization_id, hour__gte=midnight(first), hour__lt=midnight(end)
