@@ -50,6 +50,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
         "refusals": refusals(form, lambda *_: "") if form.group_by == "error" else None,
+        "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "chips": chips,
         "usage_url": form.link("usage", form.query),

@@ -98,6 +98,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_usage": whole.requests > 0,
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
+        "newest_since": form.newest_since(),
         "errors": errors
         and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "searched": SEARCHED,

@@ -47,26 +47,6 @@ def test_pages_name_the_dropped_period(books: None, tmp_path: Path, root: Client
         )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "admin/?group=error",
-        "console/{}/overview?group=error",
-        "console/{}/usage?group=error",
-        "console/{}/usage?",
-    ],
-)
-def test_pages_say_from_when_on_they_have_sums_of_requests(
-    books: None, tmp_path: Path, root: Client, path: str
-) -> None:
-    drop(tmp_path / "export")
-    url = f"/{path.format(Organization.objects.get().pk)}&end={BEFORE + DAY}"
-    notice = f"begin on {BEFORE} (UTC): requests that finished before"
-    page = " ".join(root.get(f"{url}&start={BEFORE - DAY}").content.decode().split())
-    assert page.count(notice) == 1 + ("usage?group" in path)
-    assert notice not in " ".join(root.get(f"{url}&start={BEFORE}").content.decode().split())
-
-
 def test_the_form_says_why_a_dropped_charge_is_not_corrected(
     books: None, tmp_path: Path, root: Client
 ) -> None:

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import Combinable, RawSQL
-from django.utils import timezone
 
 from accounts.models import APIKey, Project
 from usage.database.replica import report
@@ -29,7 +28,6 @@ from usage.insights.request_filters import (
 )
 from usage.insights.sources import Filters
 from usage.models import Generation
-from usage.rollups import retention_horizon
 
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
@@ -122,8 +120,6 @@ class NewestRequests(NamedTuple):
     rows: "QuerySet[Generation]"
     since: datetime | None
     """How far back they reach, if there are more."""
-    dropped_before: datetime | None = None
-    """Until when requests of the range were dropped by retention, if any were."""
 
 
 def newest_settled(over: Range, filters: Filters) -> NewestRequests:
@@ -132,11 +128,7 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
     if resolved is None:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
-    # Most ranges are too young to be dropped, which spares a statement.
-    is_old = over.start < timezone.now() - retention_horizon.MIN_AGE
-    kept_since = retention_horizon.horizon() if is_old else None
-    dropped_before = kept_since if kept_since is not None and over.start < kept_since else None
-    return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None, dropped_before)
+    return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None)
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:

@@ -84,6 +84,7 @@ def _reports(
     return {
         "form": form,
         "before": form.over.before if form.is_comparable else None,
+        "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "cards": cards(form, sums),
         "chart": chart_of(form, sums.points, MAX_COLUMNS),

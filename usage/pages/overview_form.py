@@ -265,6 +265,10 @@ class OverviewForm(UsageFilterForm):
         newest = self.newest if is_of_requests else None
         return SumsSpec(self.over, self.group_by, self.with_known_owners(self.filters), newest)
 
+    def newest_since(self) -> datetime | None:
+        """Return how far back the chart reaches if it has the newest requests of the range only."""
+        return self.chart.newest and self.chart.newest.since
+
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
         if self.has_days_of_end_users:

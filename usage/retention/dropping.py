@@ -30,9 +30,8 @@ from usage.errors import NotDropped
 from usage.exports import durable_files, exporting
 from usage.exports.exporting import ExportSpec
 from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
-from usage.retention.readiness import reasons_against
+from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
-from usage.rollups.retention_horizon import MIN_AGE
 
 # Generations in a transaction: some milliseconds.
 BATCH = 100

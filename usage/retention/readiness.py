@@ -1,6 +1,7 @@
 """Reasons why a period's generations cannot be dropped yet, as messages for the operator."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from usage import verification
 from usage.exports.exporting import ExportSpec
@@ -9,6 +10,9 @@ from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 from usage.statements import itemizing
 
+# A month and some days, by which re-rating, reconciliation and corrections of a month are done. No lease,
+# idempotency key or open day is nearly as old.
+MIN_AGE = timedelta(days=35)
 MAX_SHOWN = 3
 
 

@@ -4,17 +4,13 @@ Only `manage.py dropgenerations` moves it. Code that needs generations of a peri
 ledger, its seals, the budgets and the rollups are kept for ever.
 """
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 
 from django.db.models import Max
 
 from usage.errors import Dropped
 from usage.models import RetentionHorizon
 from usage.rollups.closed_days import midnight
-
-# How old requests are at least when they are dropped: a month and some days, by which re-rating,
-# reconciliation and corrections of a month are done. No lease, idempotency key or open day is nearly as old.
-MIN_AGE = timedelta(days=35)
 
 
 def horizon() -> datetime | None:

@@ -12,7 +12,7 @@ from usage.management import arguments
 from usage.models import RetentionHorizon
 from usage.retention import dropping
 from usage.retention.dropping import DropJob
-from usage.rollups.retention_horizon import MIN_AGE
+from usage.retention.readiness import MIN_AGE
 
 EVERY_S = 2.0
 
