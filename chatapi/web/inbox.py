@@ -143,12 +143,12 @@ class Inbox:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the server has answered last, so that a new generation may begin there."""
+        """Return whether the server has answered last, so that a new generation may begin there."""
         return bool(self._tasks) and not self._failing_s
 
     @property
     def open_count(self) -> int:
-        """The number of clients that wait for deltas."""
+        """Return the number of clients that wait for deltas."""
         return len(self._followers)
 
     def follow(self, generation_id: UUID, organization_id: int) -> InboxFollower:

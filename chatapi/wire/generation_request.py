@@ -100,7 +100,7 @@ class GenerationRequest(
 
     @property
     def end_user(self) -> str | None:
-        """The caller's own name for the person who asks."""
+        """Return the caller's own name for the person who asks."""
         return self.safety_identifier or self.user
 
     @property
@@ -126,12 +126,12 @@ class GenerationRequest(
 
     @property
     def choices_count(self) -> int:
-        """How many choices the answer has: `n` for each prompt; embeddings have none."""
+        """Return how many choices the answer has: `n` for each prompt; embeddings have none."""
         return self.prompt.choices_count * (self.n or 1)
 
     @property
     def sampled_count(self) -> int:
-        """How many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
+        """Return how many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
         return max(self.choices_count, self.prompt.count * (self.best_of or 0))
 
     @property
@@ -141,12 +141,12 @@ class GenerationRequest(
 
     @property
     def counted_texts(self) -> list[str]:
-        """The texts whose tokens add up to the prompt: a model reads each input by itself."""
+        """Return the texts whose tokens add up to the prompt: a model reads each input by itself."""
         return [*self.prompt.texts()] if self.prompt.are_read_apart else [self.prompt_text]
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The client's limit for each choice; 0 if it only wants its prompt's log probabilities."""
+        """Return the client's limit for each choice; 0 if it only wants its prompt's log probabilities."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property

@@ -55,7 +55,7 @@ _decoder = msgspec.json.Decoder(_MessageEvent)
 
 
 def _decoded(data: bytes) -> _MessageEvent:
-    """Raises `MsgspecError`, `ValueError` or `RecursionError` for what is no event."""
+    """Return the event. Raises `MsgspecError`, `ValueError` or `RecursionError` for what is none."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -95,7 +95,7 @@ def decode(event: Event) -> Chunk:
 
 
 def _decode_leniently(data: bytes) -> Chunk:
-    """A chunk that holds half a character, or a usage that is none."""
+    """Return a chunk that holds half a character, or a usage that is none."""
     try:
         return _decoder.decode(json.dumps(_without_bad_usage(json.loads(whole_characters(data)))).encode())
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -111,8 +111,8 @@ def whole_characters(data: bytes) -> bytes:
 
 
 def _without_bad_usage(document: Any) -> Any:
-    """The document, without a usage of other types than documented: it mostly comes when all is said, and
-    would spoil it.
+    """Return the document without a usage of other types than documented: it mostly comes when all is said,
+    and would spoil it.
     """
     if not isinstance(document, dict):
         return document

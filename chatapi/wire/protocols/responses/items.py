@@ -314,9 +314,8 @@ class Conversation:
 
     def _add_output(self, item: Output, path: str) -> None:
         if item.call_id not in self._call_ids:
-            kind = str(item.__struct_config__.tag).replace("_", " ")
-            message = f"No tool call found for {kind} with call_id {item.call_id}."
-            raise InvalidRequest(message, f"{path}.call_id")
+            what = str(item.__struct_config__.tag).replace("_", " ") + f" with call_id {item.call_id}"
+            raise InvalidRequest(f"No tool call found for {what}.", f"{path}.call_id")
         if isinstance(item.output, str):
             self.messages.append(ToolMessage(item.output, item.call_id))
             return
@@ -338,8 +337,7 @@ class Conversation:
         elif not item.content:
             raise _invalid(f"{path}.content", "expected at least one part")
         else:
-            parts = enumerate(item.content)
-            content = [self._part(part, f"{path}.content[{index}]") for index, part in parts]
+            content = [self._part(part, f"{path}.content[{i}]") for i, part in enumerate(item.content)]
         if item.role == "user":
             self.messages.append(UserMessage(content))
             return
