@@ -25,6 +25,8 @@ def all_urls() -> list[str]:
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL's place, without user, password and parameters."""
-    scheme, separator, rest = url.partition("?")[0].rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    """Return the URL's place, without user, password and parameters; "…" if they can't be told apart."""
+    # Not parsed: signs that are not percent-encoded end a password early, or raise an error.
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    before, _, place = rest.rpartition("@")
+    return f"{scheme}{separator}{'…' if '?' in before else place.partition('?')[0]}"

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
@@ -12,7 +11,7 @@ from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
 from redis.exceptions import RedisError
 
-from accounts.redis_urls import all_urls, shared_url
+from accounts.redis_urls import all_urls, shared_url, without_secrets
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
 from chatapi.redis_servers import stream_servers
@@ -115,9 +114,9 @@ def check_redis() -> Iterator[Finding]:
 
 
 def _place(url: str) -> str:
-    """Return the URL without user and password."""
-    parts = urlsplit(url)
-    return parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+    """Return the host and port of the URL, or the path of its socket."""
+    scheme, _, place = without_secrets(url).partition("://")
+    return place if scheme == "unix" else place.partition("/")[0]
 
 
 def _check_one(redis: Redis, place: str) -> Iterator[Finding]:

@@ -175,6 +175,25 @@ def test_a_redis_that_is_away_is_named_without_its_password(settings: Settings) 
     assert "hunter2" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("rest", "place"),
+    [
+        (":hun/ter2@127.0.0.1:9/0", "127.0.0.1:9"),
+        (":hun#ter2@127.0.0.1:9/0", "127.0.0.1:9"),
+        (":hun[ter2@127.0.0.1:9/0", "127.0.0.1:9"),
+        (":hun://ter2@127.0.0.1:9/0", "127.0.0.1:9"),
+        (":hun?ter2@127.0.0.1:9/0", "…"),
+        ("127.0.0.1:9/0?ssl=true&password=hun@ter2", "…"),
+    ],
+)
+def test_a_password_that_is_not_percent_encoded_is_not_shown(
+    settings: Settings, rest: str, place: str
+) -> None:
+    settings.BROKER_URL = settings.STREAMS_URL = f"redis://{rest}"
+    [(level, text)] = not_ok(stores.check_redis())
+    assert (level, text) == ("WRONG", f"{place} does not answer: its URL can't be read.")
+
+
 def test_a_redis_that_is_a_replica(redis: Redis) -> None:
     redis.replicaof("127.0.0.1", "9")
     try:

@@ -98,6 +98,7 @@ def test_each_server_of_streams_must_be_such(settings: Settings) -> None:
     assert ids() == []
     for url, place in (
         ("sentinel://user:hunter2@b:26379?password=hunter2", "sentinel://b:26379"),
+        ("sentinel://user:hun?ter2@b:26379", "sentinel://…"),
         ("redis+cluster://b:6379", "redis+cluster://b:6379"),
         ("b:6379", "b:6379"),
         ("", "empty"),
