@@ -81,6 +81,20 @@ def test_secrets_come_from_outside_and_must_be_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
+def test_every_build_has_the_packages_that_the_environment_chooses(name: str) -> None:
+    options = re.findall(r"^ARG (\w+)=$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert options == ["TRACING", "PAYMENT"]
+    assert SERVICES[name]["build"]["args"] == {option: f"${{{option}:-}}" for option in options}
+
+
+def test_no_command_has_an_option_that_the_next_up_forgets() -> None:
+    pages = [ROOT / "README.md", ROOT / "docker-compose.yml", *ROOT.glob("docs/*.md")]
+    commands = [found for page in pages for found in re.findall(r"docker compose [^`\n]+", page.read_text())]
+    assert len(commands) > 5
+    assert [each for each in commands if re.search("--(build-arg|scale)", each)] == []
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_there_is_more_time_to_stop_than_a_drain_takes(name: str) -> None:
     grace_s = int(re.fullmatch(r"(\d+)s", SERVICES[name]["stop_grace_period"])[1])  # type: ignore[index]
     assert grace_s * 1_000 > settings.DRAIN_MS
