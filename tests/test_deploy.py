@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -103,6 +104,15 @@ def test_settings_and_secrets_have_names_that_are_read_and_no_values() -> None:
     ]
     assert [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in with_upstreams] == ["worker"]
     assert settings.ALLOWED_HOSTS  # the settings can be read
+
+
+def test_a_connection_that_verifies_the_database_names_the_authority() -> None:
+    urls = [url for each in of_kind("Secret") for name, url in each["stringData"].items() if "_URL" in name]
+    verifying = [parse_qs(urlsplit(url).query) for url in urls if "sslmode=verify-" in url]
+    assert verifying  # without it, libpq looks for ~/.postgresql/root.crt, and does not connect
+    assert {path for query in verifying for path in query["sslrootcert"]} == {
+        "/etc/ssl/certs/ca-certificates.crt"
+    }
 
 
 # ---- by hand
