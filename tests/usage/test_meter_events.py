@@ -1,6 +1,7 @@
 """Usage at Stripe: the sum of its events is the ledger's, also after failures and deaths."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -399,7 +400,12 @@ def test_when_billing_ends_all_until_then_is_reported_and_nothing_later(
     assert capsys.readouterr().out == f"The usage of {organization} up to now is reported, and no more.\n"
     clock.now += timedelta(minutes=5)
     use(random.Random(3), key, clock.now, completion=100)
+    call_command("stripecustomer", "--organization", organization.name)
+    ended = f"{organization}: no usage is reported any more;"
+    assert capsys.readouterr().out.startswith(f"{ended} $0.00 are at Stripe, 2 events wait, the oldest of ")
     settle_all(clock)
     assert stripe.total(CUSTOMER) == before // UNIT_NANODOLLARS
+    call_command("stripecustomer", "--organization", organization.name)
+    assert re.fullmatch(rf"{ended} \$0\.\d+ are at Stripe, 0 events wait\.\n", capsys.readouterr().out)
     with pytest.raises(CommandError, match="has no customer at Stripe"):
         call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import Count, Min, Q, Sum
+from django.db.models import Count, Min, Q, QuerySet, Sum
 
 from accounts.audit.commands import acting_command
 from usage.errors import NotBooked
@@ -50,9 +50,14 @@ class Command(BaseCommand):
             self.stdout.write(f"The usage of {organization} up to now is reported, and no more.")
             return
         customer = StripeCustomer.objects.filter(organization=organization).first()
-        if customer is None:
+        events = MeterEvent.objects.filter(organization=organization)
+        if customer:
+            begin = f"{customer}: usage from {customer.billed_from:%Y-%m-%d %H:%M} UTC"
+        elif events.exists():
+            begin = f"{organization}: no usage is reported any more"
+        else:
             raise CommandError(f"{organization} has no customer at Stripe: --customer names it.")
-        self.stdout.write(_report(customer))
+        self.stdout.write(f"{begin}; {_report(events)}")
 
 
 def _customer_id(text: str) -> str:
@@ -61,17 +66,13 @@ def _customer_id(text: str) -> str:
     return text
 
 
-def _report(customer: StripeCustomer) -> str:
-    events = MeterEvent.objects.filter(organization=customer.organization_id)
+def _report(events: QuerySet[MeterEvent]) -> str:
     found = events.aggregate(
         sent=Sum("amount_nanodollars", filter=Q(due_at=None), default=0),
         waiting=Count("pk", filter=Q(due_at__isnull=False)),
         oldest=Min("hour", filter=Q(due_at__isnull=False)),
     )
-    text = (
-        f"{customer}: usage from {customer.billed_from:%Y-%m-%d %H:%M} UTC; "
-        f"{usd(found['sent'])} are at Stripe, {found['waiting']} events wait"
-    )
+    text = f"{usd(found['sent'])} are at Stripe, {found['waiting']} events wait"
     failed = events.exclude(error="").filter(due_at__isnull=False).order_by("hour").first()
     text += f", the oldest of {found['oldest']:%Y-%m-%d %H:%M} UTC." if found["waiting"] else "."
     return text + (f" Stripe says: {failed.error}" if failed else "")
