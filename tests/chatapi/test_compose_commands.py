@@ -27,10 +27,18 @@ pytestmark = [pytest.mark.xdist_group("compose_commands"), pytest.mark.timeout(1
 ROOT = Path(__file__).parents[2]
 FILE = (ROOT / "docker-compose.yml").read_text()
 SERVICES: dict[str, Any] = yaml.safe_load(FILE)["services"]
-TYPED = [shlex.split(line) for line in re.findall(r"^#   docker compose exec web (.+)$", FILE, re.MULTILINE)]
+TYPED = [
+    (service, shlex.split(line))
+    for service, line in re.findall(r"^#   docker compose exec (\w+) (.+)$", FILE, re.MULTILINE)
+]
 STATE_DIR = "/var/lib/chatapi"
-VARIABLES = {"CHATAPI_SECRET_KEY": "s" * 64, "CHATAPI_KEY_PEPPER": "p" * 64, "POSTGRES_PASSWORD": "unused"}
-"""What the header's first command writes into .env."""
+VARIABLES = {
+    "CHATAPI_SECRET_KEY": "s" * 64,
+    "CHATAPI_KEY_PEPPER": "p" * 64,
+    "POSTGRES_PASSWORD": "unused",
+    "OPENAI_API_KEY": "unused",
+}
+"""What the header's first command writes into .env, and an upstream's key."""
 SUPERUSER = {
     f"DJANGO_SUPERUSER_{name}": value
     for name, value in (("USERNAME", "root"), ("PASSWORD", "a good 1"), ("EMAIL", "r@a.example"))
@@ -160,14 +168,17 @@ def test_a_running_service_is_healthy(project: Project, service: str) -> None:
 
 
 def test_the_commands_of_the_header_make_an_administrator_models_and_a_key(project: Project) -> None:
-    assert [command[2] for command in TYPED] == ["createsuperuser", "loadcatalog", "createkey", "loadcatalog"]
+    commands = ["createsuperuser", "loadcatalog", "createkey", "loadcatalog"]
+    assert [command[2] for _, command in TYPED] == commands
     (project.folder / "catalog.toml").write_text((ROOT / "docs" / "catalog.example.toml").read_text())
     shown: dict[str, str] = {}
-    for command in TYPED:
+    for service, command in TYPED:
         # A person answers its questions; here the environment does, as Django has it.
         answers = ["--noinput"] if command[2] == "createsuperuser" else []
         words = [word.replace("/tmp/catalog.toml", str(project.folder / "catalog.toml")) for word in command]
-        shown[command[2]] = project.run("web", [*words, *answers], **SUPERUSER)
+        shown[command[2]] = project.run(service, [*words, *answers], **SUPERUSER)
+    assert "Not set in this environment" in shown["loadcatalog"]
+    assert " OPENAI_API_KEY" not in shown["loadcatalog"], "only workers have the upstreams' keys"
     key = re.search(r"ck_live_\w+", shown["createkey"])
     assert key
     wait_for(lambda: project.is_healthy("web"), "web to be healthy", timeout_s=60, pause_s=0.5)
