@@ -64,7 +64,8 @@ README_SETTINGS = {
 def test_every_setting_of_the_readme_reaches_each_process(name: str) -> None:
     assert len(README_SETTINGS) > 40
     of_the_image = set(re.findall(r"\b(\w+)=", (ROOT / "Dockerfile").read_text()))
-    assert sorted(README_SETTINGS - of_the_image - set(SERVICES[name]["environment"])) == []
+    of_traces = set(re.findall(r'"(OTEL_\w+)"', Path(settings.__file__).read_text()))
+    assert sorted((README_SETTINGS | of_traces) - of_the_image - set(SERVICES[name]["environment"])) == []
 
 
 def test_the_readme_has_every_setting() -> None:
