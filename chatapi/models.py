@@ -33,7 +33,7 @@ USUAL_RETRIES, MAX_RETRIES = 3, 10
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 # The beginnings of this server's variables, none of which may be sent to an upstream as its key.
-_OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL")
+_OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL", "OTEL_")
 _at_most = MaxValueValidator(MAX_NUMBER)
 _positive = [MinValueValidator(1), _at_most]
 

@@ -24,6 +24,7 @@ from chatapi.models import (
 )
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from tests.cast import PRICE
+from tests.chatapi.test_compose import README_SETTINGS
 from usage.books import prices
 from usage.database.clock import database_now
 from usage.models import Price
@@ -266,6 +267,11 @@ def test_an_error_names_its_line(right: str, wrong: str, says: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  the text is what matters
         file.parse(MODEL.replace(right, wrong, 1))
     assert says in str(error.value)
+
+
+def test_no_setting_of_the_readme_or_of_traces_may_be_an_upstreams_key() -> None:
+    names = {*README_SETTINGS, "OTEL_EXPORTER_OTLP_HEADERS"}
+    assert sorted(name for name in names if not api_key_env_mistake(name)) == []
 
 
 @pytest.mark.parametrize(
