@@ -59,11 +59,10 @@ for alias, database in DATABASES.items():
         parameters["default_transaction_read_only"] = "on"
         # Without a pool, which would wait for a replica that is away.
         own = {"connect_timeout": 2}
-    database["OPTIONS"] = {
-        **database.get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
-        **own,
-        "options": " ".join(f"-c {name}={value}" for name, value in parameters.items()),
-    }
+    given = database.get("OPTIONS", {})  # from the URL, such as ?sslmode=require
+    # Of two values of a parameter, PostgreSQL takes the later one.
+    options = [given.get("options", ""), *(f"-c {name}={value}" for name, value in parameters.items())]
+    database["OPTIONS"] = {**given, **own, "options": " ".join(options).strip()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ---- Redis or Valkey: Celery's broker and the delta streams; `serve` starts an embedded one without a URL

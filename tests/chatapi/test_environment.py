@@ -1,8 +1,11 @@
 """What can't be read from the environment is one line that names the variable."""
 
+import runpy
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from chatapi import settings
 from chatapi.environment import Environment
 
 VARIABLE = "CHATAPI_TESTED"
@@ -83,6 +86,14 @@ def test_it_keeps_what_a_database_url_asks_for(monkeypatch: pytest.MonkeyPatch) 
     database = Environment().database(VARIABLE, default="")
     assert (database["HOST"], database["PORT"], database["PASSWORD"]) == ("db", 5433, "p@ss")
     assert database["OPTIONS"] == {"sslmode": "require"}
+
+
+def test_options_of_a_database_url_come_before_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL takes the later one of two values."""
+    monkeypatch.setenv("DATABASE_URL", "postgres://db/books?options=-c%20role%3Da%20-c%20lock_timeout%3D0")
+    options = runpy.run_path(settings.__file__)["DATABASES"]["default"]["OPTIONS"]["options"]
+    assert options.startswith("-c role=a -c lock_timeout=0 -c lock_timeout=5000 ")
+    assert options.endswith(" -c synchronous_commit=on")
 
 
 def test_it_names_what_was_not_read_and_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
