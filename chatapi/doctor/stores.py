@@ -25,6 +25,8 @@ MIN_REDIS_VERSION = 7
 FULL_SHARE = 0.8
 # Nothing in the books depends on this machine's clock, but logs and certificates do.
 LATE_S, VERY_LATE_S = 1.0, 60.0
+# Which commands a log keeps, by its setting. A server that has no such log leaves the setting out.
+_LOGS = {"slowlog-log-slower-than": "slow", "commandlog-request-larger-than": "large"}
 _FORGET = 'Set appendonly no and save "" (README, "Production").'
 
 
@@ -50,10 +52,11 @@ def check_database_settings() -> Iterator[Finding]:
         yield wrong("database", "fsync is off: a crash can lose the books.", "Set fsync = on in PostgreSQL.")
     if _shown("synchronous_commit") == "off":
         yield wrong("database", "synchronous_commit is off: a crash loses charges.", "Set it to on.")
-    if _shown("statement_timeout") == "0":
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    if off := ", ".join(name for name in limits if _shown(name) == "0"):
         yield warning(
             "database",
-            "CHATAPI_DATABASE_TIMEOUT_MS is not in force: a pooler drops the connection's options.",
+            f"CHATAPI_DATABASE_TIMEOUT_MS is not in force ({off}): a pooler drops the connection's options.",
             "Set the three limits by ALTER ROLE, as docs/operations.md shows under PgBouncer.",
         )
 
@@ -159,7 +162,7 @@ def _check_memory(info: dict[str, Any], place: str) -> Iterator[Finding]:
 def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterator[Finding]:
     """Yield where prompts and answers stay longer than their time, and disks that refuse to write."""
     try:
-        known = cast(dict[str, str], redis.config_get("save", "slowlog-log-slower-than"))
+        known = cast(dict[str, str], redis.config_get("save", *_LOGS))
     except RedisError:  # hosted ones forbid CONFIG
         known = {}
     if info.get("rdb_last_bgsave_status") == "err" and known.get("save"):
@@ -170,12 +173,13 @@ def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterat
         yield warning("Redis files", f"{place} does not show its configuration.", f"Check it: {_FORGET}")
     else:
         yield ok("Redis files", "Prompts and answers are in memory only.")
-    if known and known.get("slowlog-log-slower-than") != "-1":
-        yield warning(
-            "Redis files",
-            f"{place} keeps slow commands, with prompts, in its slow log.",
-            "CONFIG SET slowlog-log-slower-than -1, and the same in its configuration.",
-        )
+    for name, kind in _LOGS.items():
+        if known.get(name, "-1") != "-1":
+            yield warning(
+                "Redis files",
+                f"{place} keeps {kind} commands, with prompts, in a log.",
+                f"CONFIG SET {name} -1, and the same in its configuration.",
+            )
 
 
 def check_processes() -> Finding:

@@ -123,6 +123,7 @@ def redis(valkey: Redis, settings: Settings) -> Redis:
         "save": "",
         "appendonly": "no",
         "slowlog-log-slower-than": "-1",
+        "commandlog-request-larger-than": "-1",
     }
     for name, value in right.items():
         valkey.config_set(name, value)
@@ -156,6 +157,7 @@ def test_each_server_of_streams_is_checked(redis: Redis, settings: Settings, tmp
         ("save", "60 1", "warning", "writes prompts and answers to its disk"),
         ("appendonly", "yes", "warning", "writes prompts and answers to its disk"),
         ("slowlog-log-slower-than", "10000", "warning", "keeps slow commands"),
+        ("commandlog-request-larger-than", "1048576", "warning", "keeps large commands"),
     ],
 )
 def test_a_redis_that_is_not_right(redis: Redis, name: str, value: str, level: str, text: str) -> None:

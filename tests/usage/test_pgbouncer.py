@@ -111,26 +111,27 @@ def test_a_statement_that_takes_too_long_is_ended(pooled: Pooled) -> None:
         pooled().execute("SELECT pg_sleep(20)")
 
 
-@pytest.mark.parametrize("is_set_up", [False, True])
+@pytest.mark.parametrize("dropped", [(*LIMITS, "synchronous_commit"), ("lock_timeout",), ()])
 def test_doctor_names_what_a_pooler_drops_and_what_can_lose_the_books(
-    bouncer: int, tmp_path: Path, request: pytest.FixtureRequest, is_set_up: bool
+    bouncer: int, role: None, tmp_path: Path, dropped: tuple[str, ...]
 ) -> None:
-    if is_set_up:
-        request.getfixturevalue("role")
     name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"]
     service = Installation(tmp_path)
     service.environment["DATABASE_URL"] = f"postgres://{user}@127.0.0.1:{bouncer}/{name}"
     with connection.cursor() as cursor:
         cursor.execute("SHOW fsync")
         [fsync] = cursor.fetchone()
+        for each in dropped:
+            cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" RESET {each}')
         cursor.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
         try:
             done = service.manage("doctor", "--no-upstreams")
         finally:
             cursor.execute(f'ALTER DATABASE "{name}" RESET synchronous_commit')
-    found = re.findall(r"^(WRONG|warning) +database +(\S+)", done.stdout, re.MULTILINE)
-    lost = [("WRONG", "synchronous_commit"), ("warning", "CHATAPI_DATABASE_TIMEOUT_MS")]
-    assert found == [("WRONG", "fsync")] * (fsync == "off") + lost * (not is_set_up)
+    found = re.findall(r"^(?:WRONG|warning) +database +([^:]+):", done.stdout, re.MULTILINE)
+    lost = ["fsync is off"] * (fsync == "off") + ["synchronous_commit is off"] * (len(dropped) == 4)
+    limits = ", ".join(each for each in LIMITS if each in dropped)
+    assert found == lost + [f"CHATAPI_DATABASE_TIMEOUT_MS is not in force ({limits})"] * bool(limits)
 
 
 @pytest.mark.timeout(120)
