@@ -132,10 +132,13 @@ def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:
         tried = backlog.waiting().filter(endpoint__isnull=True, attempts__gt=0)
         log = DeliveryAttempt.objects.filter(delivery__in=tried.order_by("due_at").values("pk")[:1])
         error = log.order_by("-pk").values_list("error", flat=True).first() or "no attempt is recorded"
-        text = f"{found.retrying} tried in vain, the oldest for {_age(now, oldest)}: {error}."
+        mails = "1 mail" if found.retrying == 1 else f"{found.retrying} mails"
+        text = f"{mails} could not be sent yet; the oldest has been retried for {_age(now, oldest)}: {error}."
         yield warning("mail", text, remedy)
     if found.failed:
-        yield warning("mail", f"{found.failed} given up in the last day, after three days.", remedy)
+        mails = "1 mail was" if found.failed == 1 else f"{found.failed} mails were"
+        text = f"{mails} given up in the last day, after three days of attempts."
+        yield warning("mail", text, remedy)
 
 
 def _failing(now: datetime, row: WebhookEndpoint) -> Finding:

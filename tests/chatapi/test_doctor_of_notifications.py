@@ -179,8 +179,9 @@ def test_mail_that_is_tried_in_vain_and_mail_that_was_given_up_are_found(
     attempt(now - 2 * HOUR, "the mail server: TimeoutError")
     (level, text), _ = found(check_deliveries())
     assert level is Level.WARNING
-    assert text == "1 tried in vain, the oldest for 2 h: the mail server: TimeoutError."
+    error = "the mail server: TimeoutError"
+    assert text == f"1 mail could not be sent yet; the oldest has been retried for 2 h: {error}."
     Delivery.objects.update(state=Delivery.State.FAILED, begun_at=now - queue.GIVE_UP_AFTER - HOUR)
     (level, text), _ = found(check_deliveries())
     assert level is Level.WARNING
-    assert text == "1 given up in the last day, after three days."
+    assert text == "1 mail was given up in the last day, after three days of attempts."
