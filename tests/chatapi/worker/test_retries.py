@@ -279,8 +279,8 @@ def test_every_repetition_ends_with_the_limit_of_the_answer(monkeypatch: pytest.
     f"so {IN_WORDS.get(retries.SHARE)} of each is {IN_WORDS.get(retries.SHARE)} of the whole",
     f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
     f"`retries` allow, {IN_WORDS.get(USUAL_RETRIES)} times if nothing else is set",
-    f"| `retries` | {USUAL_RETRIES} | a request that has been repeated as often is not repeated here;",
-    f"is not repeated here; 0: never, at most {MAX_RETRIES} |",
+    f"| `retries` | {USUAL_RETRIES} | a request is not repeated here once it has been repeated this often,",
+    f"this often, at any deployment; 0: never, at most {MAX_RETRIES} |",
 ])  # fmt: skip
 def test_the_document_has_the_waits_and_the_numbers(sentence: str) -> None:
     assert sentence in DOCUMENT
