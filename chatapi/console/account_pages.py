@@ -4,7 +4,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from allauth.account.internal.flows.reauthentication import (
+    is_reauthentication_required,
+    raise_if_reauthentication_required,
+)
 from allauth.core.internal.ratelimit import consume_or_429
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
@@ -92,6 +95,22 @@ def with_own_address(view: View) -> View:
         if person.is_authenticated and settings.SENDS_EMAIL and not email_addresses.is_own(person):
             messages.error(request, "Confirm your address first.")
             return redirect("console:account")
+        return view(request, *args, **kwargs)
+
+    return wrapper
+
+
+def after_signing_in_again(view: View) -> View:
+    """Return the view for people who have just proved again who they are.
+
+    A form that comes too early is not kept for later: its password would be in the session, in the database.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.method == "POST" and is_reauthentication_required(request, app="accounts"):
+            return redirect(request.path)
+        raise_if_reauthentication_required(request, app="accounts")
         return view(request, *args, **kwargs)
 
     return wrapper
