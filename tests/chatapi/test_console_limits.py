@@ -169,8 +169,9 @@ def test_a_limit_is_changed_and_removed(alice: Person) -> None:
     client.post(page, {"limit_nanodollars": "2", "soft_limit_nanodollars": "1"})
     row.refresh_from_db()
     assert (row.limit_nanodollars, row.soft_limit_nanodollars) == (from_usd("2"), from_usd("1"))
-    wrong = client.post(page, {"limit_nanodollars": "1e99"})
+    wrong = client.post(page, {"limit_nanodollars": "1e99", "soft_limit_nanodollars": "7"})
     assert 'class="error"' in wrong.content.decode()
+    assert "Warning at $1.00" in text(wrong, 400), "the panel has what is saved"
     row.refresh_from_db()
     assert row.limit_nanodollars == from_usd("2")
     client.post(f"{page}/remove")
