@@ -220,6 +220,17 @@ def test_long_lists_of_limits_have_pages(alice: Person, charlie: Person) -> None
     assert (len(seen), set(seen)) == (57, wanted)
 
 
+def test_a_project_without_limits_has_those_of_the_organization(alice: Person) -> None:
+    organization, client = alice.project.organization, client_of(alice.user)
+    limit(Scope.ORGANIZATION, organization.pk)
+    RateLimit.objects.create(organization=organization, requests_per_minute=5)
+    for page, words in {
+        "budgets": "No budgets of the project default yet. Those of the organization apply.",
+        "budgets/rate-limits": "No rate limits of the project default yet. Those of the organization apply.",
+    }.items():
+        assert words in text(client.get(url(alice, f"{page}?project={alice.project.pk}")))
+
+
 # ---- rate limits
 
 
