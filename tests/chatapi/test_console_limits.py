@@ -302,7 +302,9 @@ def test_the_use_of_a_rate_limit_is_shown(
     settings.BROKER_URL = settings.STREAMS_URL = f"unix://{valkey.socket}"
     if are_several:
         settings.STREAMS_URL = "redis://nobody-0.invalid:6379,redis://nobody-1.invalid:6379"
-    row = RateLimit.objects.create(project=alice.project, requests_per_day=10, concurrent_requests=4)
+    numbers = {"requests_per_day": 10, "concurrent_requests": 4}
+    row = RateLimit.objects.create(project=alice.project, **numbers)
+    RateLimit.objects.create(project=alice.project, each_end_user=True, **numbers)
 
     async def take() -> None:
         async with connect(settings.BROKER_URL) as redis:
@@ -311,8 +313,9 @@ def test_the_use_of_a_rate_limit_is_shown(
                 await shared.take(row.limits, uuid4(), model="small", amounts=NOTHING_USED)
 
     asyncio.run(take())
-    (line,) = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]
-    assert [(number.used, number.most) for number in line.numbers] == [(3, 10), (3, 4)]
+    each, whole = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]
+    assert [(number.used, number.most) for number in whole.numbers] == [(3, 10), (3, 4)]
+    assert [(number.used, number.most) for number in each.numbers] == [(None, 10), (None, 4)]
 
 
 def test_without_redis_the_limits_are_shown_all_the_same(alice: Person, settings: Settings) -> None:
