@@ -156,13 +156,14 @@ def address_page(request: HttpRequest) -> HttpResponse:
     address = form.cleaned_data["email"]
     if email_addresses.is_taken(address, except_of=person):
         url = mail.absolute_url(request, reverse("console:forgotten"))
-        mail.send("account_exists", address, url=url, host=mail.host(request))
+        is_sent = mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         content = {"person": person.pk, "from": person.email, "to": address}
         path = reverse("console:confirm_address", args=[email_addresses.sign(PURPOSE, content)])
         url = mail.absolute_url(request, path)
-        mail.send("address", address, url=url, name=person.get_username(), host=mail.host(request))
-    return render(request, "console/mail_sent.html", {"address": address})
+        name = person.get_username()
+        is_sent = mail.send("address", address, url=url, name=name, host=mail.host(request))
+    return render(request, "console/mail_sent.html", {"address": address, "is_sent": is_sent})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
