@@ -1,10 +1,13 @@
 """Budgets and rate limits in the console: what each role sees, sets, changes and removes."""
 
 import asyncio
+from copy import copy
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db.models import Model
 from django.db.models.signals import pre_save
 from django.test import Client
 from pytest_django import Settings
@@ -14,6 +17,7 @@ from accounts.audit.models import AuditEntry
 from accounts.limits import NOTHING_USED
 from accounts.models import EndUser, Organization, Project, RateLimit, Role
 from accounts.rate_limits import RateLimits
+from accounts.sign_in.models import EmailDomain
 from chatapi.redis_client import connect
 from tests import cast
 from tests.admin_pages import client_of, text
@@ -279,20 +283,27 @@ def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
 
 
 @pytest.mark.django_db(transaction=True)  # so that a refused row ends only its own transaction
-def test_a_second_press_shows_the_form_again(alice: Person) -> None:
-    client, new = as_role(alice, Role.ADMIN), url(alice, "budgets/rate-limits/new")
+@pytest.mark.parametrize(
+    ("model", "page", "route"),
+    [
+        (RateLimit, "budgets/rate-limits/new", "budgets/rate-limits/new"),
+        (EmailDomain, "settings/sign-in", "settings/sign-in/domains"),
+    ],
+)
+def test_a_second_press_shows_the_form_again(alice: Person, model: Any, page: str, route: str) -> None:
+    def be_faster(instance: Model, **kwargs: object) -> None:
+        model.objects.bulk_create([copy(instance)])
 
-    def be_faster(**kwargs: object) -> None:
-        RateLimit.objects.bulk_create([RateLimit(project=alice.project, requests_per_minute=60)])
-
-    pre_save.connect(be_faster, sender=RateLimit)
+    client, headers = as_role(alice, Role.OWNER), {"referer": f"http://testserver{url(alice, page)}"}
+    sent = {"project": alice.project.pk, "requests_per_minute": "60", "domain": "acme.example"}
+    pre_save.connect(be_faster, sender=model)
     try:
-        sent = {"project": alice.project.pk, "requests_per_minute": "60"}
-        shown = text(client.post(new, sent, follow=True))
+        shown = client.post(url(alice, route), sent, headers=headers, follow=True)
     finally:
-        pre_save.disconnect(be_faster, sender=RateLimit)
-    assert "This conflicts with a change that was saved just now" in shown
-    assert RateLimit.objects.count() == 1
+        pre_save.disconnect(be_faster, sender=model)
+    assert shown.redirect_chain == [(url(alice, page), 302)]
+    assert "This conflicts with a change that was saved just now" in text(shown)
+    assert model.objects.count() == 1
 
 
 @pytest.mark.parametrize("are_several", [False, True])
