@@ -189,7 +189,9 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 
 # The pages that a project narrows; the switcher's links stay on them.
-_BY_PROJECT = {"overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "playground"}
+_BY_PROJECT = {
+    "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models", "playground",
+}  # fmt: skip
 
 
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:

@@ -34,7 +34,7 @@ def test_a_page_below_a_list_leads_back_to_it_and_the_list_does_not(alice: Perso
         assert back not in text(client.get(url(alice, page))), page
 
 
-@pytest.mark.parametrize("page", ["keys", "budgets/rate-limits"])
+@pytest.mark.parametrize("page", ["keys", "budgets/rate-limits", "models"])
 def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, page: str) -> None:
     other = Project.objects.create(organization=alice.project.organization, name="other")
     path = url(alice, page)
