@@ -135,7 +135,9 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
         )
         try:
             if sociallogin.state.get("process") != "login" or claims is None:
-                raise providers.Refused("The provider's answer does not fit together.")
+                raise providers.Refused(
+                    "The provider's answer is not that of a sign-in, or names two different people."
+                )
             person = providers.admit(row, known, claims)
         except providers.Refused as refused:
             _refuse(request, str(refused))
