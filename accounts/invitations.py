@@ -73,8 +73,8 @@ def may_send(sender: access.Person, person: User) -> bool:
 def may_reset(sender: access.Person, person: User) -> bool:
     """Return whether `sender` may have a link with which the person chooses another password.
 
-    With a mail server nobody may. Without one, a person may who is an owner of every organization of the
-    other person. Second factors stay necessary.
+    With a mail server, nobody may. Without one, an owner may, if they own every organization of the other
+    person. The second factor is still asked for.
     """
     if settings.SENDS_EMAIL or is_invited(person) or person.is_staff or person.is_superuser:
         return False

@@ -66,7 +66,7 @@ def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_
     failed = AuditEntry.objects.filter(pk__in=recent.values("pk"), action=FAILED, at__gte=minute_ago).count()
     if failed < MAX_FAILED_PER_MINUTE:
         ip = ip_of(request) if request else None
-        recorder.write(Actor(None, "", ip), FAILED, user or User(username="a name that there is not"))
+        recorder.write(Actor(None, "", ip), FAILED, user or User(username="an unknown name"))
 
 
 def _actor(request: HttpRequest | None, user: User) -> Actor:

@@ -125,22 +125,24 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Find or make the person, and tie the provider's account to them."""
         claims = _claims(sociallogin)
+        # What the provider says about a person is used now, and not kept; django-allauth has just saved it.
+        sociallogin.account.extra_data = {}
+        known = sociallogin.user if sociallogin.is_existing else None
+        if known is not None:
+            sociallogin.account.save()
         row = IdentityProvider.objects.select_related("organization").get(
             pk=int(sociallogin.account.provider)
         )
-        known = sociallogin.user if sociallogin.is_existing else None
         try:
             if sociallogin.state.get("process") != "login" or claims is None:
-                raise providers.Refused("The provider's answer does not fit together.")
+                raise providers.Refused(
+                    "The provider's answer is not that of a sign-in, or names two different people."
+                )
             person = providers.admit(row, known, claims)
         except providers.Refused as refused:
             _refuse(request, str(refused))
-        # What the provider says about a person is used now, and not kept.
-        sociallogin.account.extra_data = {}
         if known is None:
             sociallogin.connect(request, person)
-        else:
-            sociallogin.account.save()
 
     def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
         """Show our own page for every failure."""

@@ -1,4 +1,4 @@
-"""Django's cache, for what django-allauth counts: which codes of second factors were used, and wrong ones.
+"""Django's cache for what django-allauth counts: used and wrong codes of second factors.
 
 These entries are in the Redis that all processes share. Others, such as the results of a search in the admin,
 stay in this process: they have rows of tenants, and need no Redis.

@@ -1,8 +1,8 @@
 """Confirmed e-mail addresses, and the signed links that confirm them.
 
 A person has one address, `User.email`; it is confirmed if there is a row of it. A confirmed address belongs
-to one person. A row of another address than the person's counts for nothing: an operator has changed it.
-Links hold all that they do, so an address that nobody confirms leaves no row.
+to one person. A row whose address is not the person's current one is ignored: an operator has changed the
+address. Links contain everything that they do, so an address that nobody confirms leaves no row.
 """
 
 from typing import Any

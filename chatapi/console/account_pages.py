@@ -4,7 +4,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from allauth.account.internal.flows.reauthentication import (
+    is_reauthentication_required,
+    raise_if_reauthentication_required,
+)
 from allauth.core.internal.ratelimit import consume_or_429
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
@@ -97,6 +100,22 @@ def with_own_address(view: View) -> View:
     return wrapper
 
 
+def after_signing_in_again(view: View) -> View:
+    """Return the view for people who have just proved again who they are.
+
+    A form that comes too early is not kept for later: its password would be in the session, in the database.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.method == "POST" and is_reauthentication_required(request, app="accounts"):
+            return redirect(request.path)
+        raise_if_reauthentication_required(request, app="accounts")
+        return view(request, *args, **kwargs)
+
+    return wrapper
+
+
 @require_safe
 @never_cache
 @login_required
@@ -137,13 +156,14 @@ def address_page(request: HttpRequest) -> HttpResponse:
     address = form.cleaned_data["email"]
     if email_addresses.is_taken(address, except_of=person):
         url = mail.absolute_url(request, reverse("console:forgotten"))
-        mail.send("account_exists", address, url=url, host=mail.host(request))
+        is_sent = mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         content = {"person": person.pk, "from": person.email, "to": address}
         path = reverse("console:confirm_address", args=[email_addresses.sign(PURPOSE, content)])
         url = mail.absolute_url(request, path)
-        mail.send("address", address, url=url, name=person.get_username(), host=mail.host(request))
-    return render(request, "console/mail_sent.html", {"address": address})
+        name = person.get_username()
+        is_sent = mail.send("address", address, url=url, name=name, host=mail.host(request))
+    return render(request, "console/mail_sent.html", {"address": address, "is_sent": is_sent})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -13,7 +13,14 @@ from allauth.usersessions import views as sessions
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 
-from chatapi.console.account_pages import account_page, for_visitors, from_provider, guarded, with_own_address
+from chatapi.console.account_pages import (
+    account_page,
+    after_signing_in_again,
+    for_visitors,
+    from_provider,
+    guarded,
+    with_own_address,
+)
 from chatapi.console.sign_in import sign_in
 
 
@@ -43,7 +50,7 @@ urlpatterns = [
     _page("account/again/code", mfa.reauthenticate, "mfa_reauthenticate"),
     _page("account/again/passkey", passkeys.reauthenticate_webauthn, "mfa_reauthenticate_webauthn"),
     _page("account/password", account.password_change, "account_change_password"),
-    _page("account/password/new", account.password_set, "account_set_password"),
+    _page("account/password/new", after_signing_in_again(account.password_set), "account_set_password"),
     _page("account/codes-app", with_own_address(totp.activate_totp), "mfa_activate_totp"),
     _page("account/codes-app/remove", totp.deactivate_totp, "mfa_deactivate_totp"),
     _page("account/passkeys/new", with_own_address(passkeys.add_webauthn), "mfa_add_webauthn"),

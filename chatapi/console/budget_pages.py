@@ -1,6 +1,7 @@
 """Budgets and their limits: what each has spent, which keys and models spent it, and setting them."""
 
 from collections.abc import Mapping
+from copy import copy
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -94,7 +95,8 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
     line, is_changeable = Line.of(use, f"{organization} / "), may_change(console, use.limit)
     if request.method == "POST" and not is_changeable:
         raise PermissionDenied
-    form = AmountsForm(request.POST or None, instance=use.limit) if is_changeable else None
+    # A copy: a refused form leaves its other amounts in its row, and the page shows what is saved.
+    form = AmountsForm(request.POST or None, instance=copy(use.limit)) if is_changeable else None
     if form is not None and form.is_valid():
         form.save()
         messages.success(request, "The budget is changed. It holds from the next request on.")

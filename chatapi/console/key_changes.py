@@ -25,10 +25,10 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     row = _changeable(console, key_id)
     if row.revoked_at is not None:
         return _after(request, console, row, "A revoked key can't be changed.", is_done=False)
-    title = f"Change {row.name}"
+    title, parent = f"Change {row.name}", _parent(console, row)
     form = KeyForm(request.POST or None, console, instance=row)
     if not form.is_valid():
-        context = {"title": title, "form": form, "key": row, "parent": _parent(console, row)}
+        context = {"title": title, "form": form, "key": row, "parent": parent}
         return render(request, console, "change_key.html", context, 400 if form.errors else 200)
     form.change()
     return _after(request, console, row, f"The key {row.name} is changed. This holds within a second.")

@@ -26,7 +26,7 @@ _OF_ADMIN_KEYS = (KeyScope.USAGE, KeyScope.MANAGEMENT)
 class ExpiryField(forms.DateTimeField):
     """A time by the organization's clock, in minutes. The time that the key has is kept as it is.
 
-    The form shows neither its seconds nor, when the clock goes back, which of two hours it is in.
+    The form shows minutes only, and not which of the two equal hours is meant when the clocks go back.
     """
 
     kept: datetime | None = None

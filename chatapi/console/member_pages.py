@@ -153,7 +153,7 @@ def new_password(request: HttpRequest, console: Console, member_id: int) -> Http
     member = _member(console, member_id)
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
-    recorder.record("made a link for a new password", member.user)
+    recorder.record("made a link for a new password", member)
     context = {
         "title": f"New password of {member.user}",
         "member": member,

@@ -27,7 +27,7 @@ class Offer:
     max_output_tokens: int
     price: Price
     announced: list[tuple[datetime, Price]]
-    """The prices that have not begun, the next one first, each with its start, at the discount of then."""
+    """The prices that come later, by a new price or discount, the next one first, each with its start."""
     extra_parameters: list[str]
     allows_image_urls: bool
     deprecated_on: date | None
@@ -44,16 +44,21 @@ def offers(console: Console) -> list[Offer]:
     """Return the models of the console's project, or of any active project, by name."""
     organization_id, now = console.organization.pk, database_now()
     announced, history = prices.announced(now), History(organization_id)
+    discount_starts = [start for start, _ in history.discounts_of(organization_id) if start > now]
 
-    def own(price: Price, moment: datetime) -> Price:
-        return pricing.discounted(price, history.discount_at(moment, organization_id))
+    def own_prices(model: str, listed: Price) -> list[tuple[datetime, Price]]:
+        """Return the price of now and each one that differs from the one before, with their starts."""
+        later = {row.effective_from: row.value for row in announced.get(model, ())}
+        found: list[tuple[datetime, Price]] = []
+        for start in sorted({now, *later, *discount_starts}):
+            listed = later.get(start, listed)
+            price = pricing.discounted(listed, history.discount_at(start, organization_id))
+            if not found or price != found[-1][1]:
+                found.append((start, price))
+        return found
 
     return [
-        _offer(
-            model,
-            own(model.price, now),
-            [(row.effective_from, own(row.value, row.effective_from)) for row in announced.get(model.id, ())],
-        )
+        _offer(model, own_prices(model.id, model.price))
         for model in _callable(console)
         if model.price is not None
     ]
@@ -84,7 +89,8 @@ def _callable(console: Console) -> list[CatalogModel]:
     ]
 
 
-def _offer(model: CatalogModel, price: Price, announced: list[tuple[datetime, Price]]) -> Offer:
+def _offer(model: CatalogModel, own_prices: list[tuple[datetime, Price]]) -> Offer:
+    (_, price), *announced = own_prices
     return Offer(
         id=model.id,
         kind=model.kind,

@@ -64,8 +64,8 @@ def forgotten(request: HttpRequest) -> HttpResponse:
         return render(request, "console/forgotten.html", context, status=form.status)
     address = form.cleaned_data["email"]
     links = [_reset_link(request, person) for person in _people(address)]
-    mail.send("new_password", address, links=links, host=mail.host(request))
-    return render(request, "console/mail_sent.html", {"address": address})
+    is_sent = mail.send("new_password", address, links=links, host=mail.host(request))
+    return render(request, "console/mail_sent.html", {"address": address, "is_sent": is_sent})
 
 
 def _people(address: str) -> list[User]:

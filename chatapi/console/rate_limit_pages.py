@@ -107,7 +107,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     used = _used([limit for row in found if not row.each_end_user for limit in row.limits])
     context = {
         "title": "Rate limits",
-        "lines": [_line(console, row, used) for row in found],
+        "lines": [_line(console, row, None if row.each_end_user else used) for row in found],
         "is_use_known": used is not None,
         "may_add": bool(console.projects) and console.may("accounts.add_ratelimit"),
         "new_url": console.url("new_rate_limit", project=project_id),

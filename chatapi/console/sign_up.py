@@ -67,11 +67,12 @@ def sign_up(request: HttpRequest) -> HttpResponse:
         return provider_page(request, provider)
     if email_addresses.is_taken(address):
         url = mail.absolute_url(request, reverse("console:forgotten"))
-        mail.send("account_exists", address, url=url, host=mail.host(request))
+        is_sent = mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         path = reverse("console:confirm_sign_up", args=[email_addresses.sign(PURPOSE, {"email": address})])
-        mail.send("sign_up", address, url=mail.absolute_url(request, path), host=mail.host(request))
-    return render(request, "console/mail_sent.html", {"address": address})
+        url = mail.absolute_url(request, path)
+        is_sent = mail.send("sign_up", address, url=url, host=mail.host(request))
+    return render(request, "console/mail_sent.html", {"address": address, "is_sent": is_sent})
 
 
 class PlaceForm(forms.Form):

@@ -138,7 +138,7 @@ def page(permission: str) -> Callable[[View], View]:
                     return view(request, console, **kwargs)
                 except IntegrityError:
                     messages.error(request, CONFLICT)
-                    return redirect(request.get_full_path())
+                    return redirect(_page_of(request) or request.get_full_path())
 
         return guarded
 
@@ -152,7 +152,9 @@ def _page_of(request: HttpRequest) -> str:
     referer = request.headers.get("Referer", "")
     if not url_has_allowed_host_and_scheme(referer, {request.get_host()}):
         return ""
-    return urlunsplit(("", "", *urlsplit(referer)[2:]))
+    path = urlunsplit(("", "", *urlsplit(referer)[2:]))
+    # A browser takes what follows two slashes for another host.
+    return path if url_has_allowed_host_and_scheme(path, None) else ""
 
 
 def render(
@@ -187,7 +189,9 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 
 # The pages that a project narrows; the switcher's links stay on them.
-_BY_PROJECT = {"overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "playground"}
+_BY_PROJECT = {
+    "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models", "playground",
+}  # fmt: skip
 
 
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:

@@ -181,7 +181,7 @@ def test_signing_in_and_out_is_recorded(db: None) -> None:
 
 def test_a_name_that_there_is_not_is_not_kept_as_it_may_be_a_password(db: None) -> None:
     authenticate(username="correct horse", password="root")
-    assert newest().object_name == "a name that there is not"
+    assert newest().object_name == "an unknown name"
 
 
 def test_failures_do_not_fill_the_disk(db: None) -> None:

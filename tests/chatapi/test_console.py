@@ -34,7 +34,7 @@ def test_a_page_below_a_list_leads_back_to_it_and_the_list_does_not(alice: Perso
         assert back not in text(client.get(url(alice, page))), page
 
 
-@pytest.mark.parametrize("page", ["keys", "budgets/rate-limits"])
+@pytest.mark.parametrize("page", ["keys", "budgets/rate-limits", "models"])
 def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, page: str) -> None:
     other = Project.objects.create(organization=alice.project.organization, name="other")
     path = url(alice, page)
@@ -72,6 +72,17 @@ def test_prices_are_the_organizations_now_and_as_announced(alice: Person, small:
     Discount.objects.create(organization=alice.project.organization, effective_from=later, basis_points=0)
     shown = text(client_of(alice.user).get(url(alice, "models/small")))
     assert re.search(rf"Output \${half / 10**9:.2f}\d* \$4\.00", shown), shown
+
+
+def test_a_discount_that_changes_prices_later_is_announced(alice: Person, small: ServedModel) -> None:
+    client, now, later = client_of(alice.user), timezone.now(), timezone.now() + timedelta(days=9)
+    organization, output = alice.project.organization, Price.objects.get().output_per_mtok_nanodollars
+    for start, basis_points, is_announced in ((now + timedelta(days=5), 0, False), (later, 5_000, True)):
+        Discount.objects.create(organization=organization, effective_from=start, basis_points=basis_points)
+        shown = text(client.get(url(alice, "models/small")))
+        assert ("No other price is announced." in shown) is not is_announced
+        assert (f"From {start:%Y-%m-%d}" in shown) is is_announced
+    assert re.search(rf"Output \${output / 10**9:.2f}\d* \${output / 2 / 10**9:.2f}", shown), shown
 
 
 def test_models_are_those_of_the_projects_lists(alice: Person, small: ServedModel) -> None:

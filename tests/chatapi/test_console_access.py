@@ -255,6 +255,7 @@ def test_a_form_sent_after_the_session_leads_to_a_page_that_there_is(house: Hous
         "": "",
         f"http://testserver{house.path('live')}?project=1": f"{house.path('live')}%3Fproject%3D1",
         f"http://elsewhere{house.path('live')}": "",
+        f"http://testserver//elsewhere{house.path('live')}": "",
         "http://[testserver": "",
     }
     for referer, wanted in pages.items():

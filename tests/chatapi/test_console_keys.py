@@ -234,6 +234,7 @@ def test_a_wrong_change_of_a_key_names_its_field_and_changes_nothing(
     answer = client.post(page, {"name": "backend", **wrong})
     assert answer.status_code == 400
     assert 'class="error"' in answer.content.decode()
+    assert "Back to alice" in text(answer, 400)
     assert APIKey.objects.filter(pk=alice.api_key.pk).values().get() == before
 
 

@@ -1,10 +1,13 @@
 """Budgets and rate limits in the console: what each role sees, sets, changes and removes."""
 
 import asyncio
+from copy import copy
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db.models import Model
 from django.db.models.signals import pre_save
 from django.test import Client
 from pytest_django import Settings
@@ -14,6 +17,7 @@ from accounts.audit.models import AuditEntry
 from accounts.limits import NOTHING_USED
 from accounts.models import EndUser, Organization, Project, RateLimit, Role
 from accounts.rate_limits import RateLimits
+from accounts.sign_in.models import EmailDomain
 from chatapi.redis_client import connect
 from tests import cast
 from tests.admin_pages import client_of, text
@@ -169,8 +173,9 @@ def test_a_limit_is_changed_and_removed(alice: Person) -> None:
     client.post(page, {"limit_nanodollars": "2", "soft_limit_nanodollars": "1"})
     row.refresh_from_db()
     assert (row.limit_nanodollars, row.soft_limit_nanodollars) == (from_usd("2"), from_usd("1"))
-    wrong = client.post(page, {"limit_nanodollars": "1e99"})
+    wrong = client.post(page, {"limit_nanodollars": "1e99", "soft_limit_nanodollars": "7"})
     assert 'class="error"' in wrong.content.decode()
+    assert "Warning at $1.00" in text(wrong, 400), "the panel has what is saved"
     row.refresh_from_db()
     assert row.limit_nanodollars == from_usd("2")
     client.post(f"{page}/remove")
@@ -217,6 +222,17 @@ def test_long_lists_of_limits_have_pages(alice: Person, charlie: Person) -> None
         seen += [line.use.limit.pk for line in context["lines"]]
         page = context["older_url"]
     assert (len(seen), set(seen)) == (57, wanted)
+
+
+def test_a_project_without_limits_has_those_of_the_organization(alice: Person) -> None:
+    organization, client = alice.project.organization, client_of(alice.user)
+    limit(Scope.ORGANIZATION, organization.pk)
+    RateLimit.objects.create(organization=organization, requests_per_minute=5)
+    for page, words in {
+        "budgets": "No budgets of the project default yet. Those of the organization apply.",
+        "budgets/rate-limits": "No rate limits of the project default yet. Those of the organization apply.",
+    }.items():
+        assert words in text(client.get(url(alice, f"{page}?project={alice.project.pk}")))
 
 
 # ---- rate limits
@@ -267,20 +283,27 @@ def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
 
 
 @pytest.mark.django_db(transaction=True)  # so that a refused row ends only its own transaction
-def test_a_second_press_shows_the_form_again(alice: Person) -> None:
-    client, new = as_role(alice, Role.ADMIN), url(alice, "budgets/rate-limits/new")
+@pytest.mark.parametrize(
+    ("model", "page", "route"),
+    [
+        (RateLimit, "budgets/rate-limits/new", "budgets/rate-limits/new"),
+        (EmailDomain, "settings/sign-in", "settings/sign-in/domains"),
+    ],
+)
+def test_a_second_press_shows_the_form_again(alice: Person, model: Any, page: str, route: str) -> None:
+    def be_faster(instance: Model, **kwargs: object) -> None:
+        model.objects.bulk_create([copy(instance)])
 
-    def be_faster(**kwargs: object) -> None:
-        RateLimit.objects.bulk_create([RateLimit(project=alice.project, requests_per_minute=60)])
-
-    pre_save.connect(be_faster, sender=RateLimit)
+    client, headers = as_role(alice, Role.OWNER), {"referer": f"http://testserver{url(alice, page)}"}
+    sent = {"project": alice.project.pk, "requests_per_minute": "60", "domain": "acme.example"}
+    pre_save.connect(be_faster, sender=model)
     try:
-        sent = {"project": alice.project.pk, "requests_per_minute": "60"}
-        shown = text(client.post(new, sent, follow=True))
+        shown = client.post(url(alice, route), sent, headers=headers, follow=True)
     finally:
-        pre_save.disconnect(be_faster, sender=RateLimit)
-    assert "This conflicts with a change that was saved just now" in shown
-    assert RateLimit.objects.count() == 1
+        pre_save.disconnect(be_faster, sender=model)
+    assert shown.redirect_chain == [(url(alice, page), 302)]
+    assert "This conflicts with a change that was saved just now" in text(shown)
+    assert model.objects.count() == 1
 
 
 @pytest.mark.parametrize("are_several", [False, True])
@@ -290,7 +313,9 @@ def test_the_use_of_a_rate_limit_is_shown(
     settings.BROKER_URL = settings.STREAMS_URL = f"unix://{valkey.socket}"
     if are_several:
         settings.STREAMS_URL = "redis://nobody-0.invalid:6379,redis://nobody-1.invalid:6379"
-    row = RateLimit.objects.create(project=alice.project, requests_per_day=10, concurrent_requests=4)
+    numbers = {"requests_per_day": 10, "concurrent_requests": 4}
+    row = RateLimit.objects.create(project=alice.project, **numbers)
+    RateLimit.objects.create(project=alice.project, each_end_user=True, **numbers)
 
     async def take() -> None:
         async with connect(settings.BROKER_URL) as redis:
@@ -299,8 +324,9 @@ def test_the_use_of_a_rate_limit_is_shown(
                 await shared.take(row.limits, uuid4(), model="small", amounts=NOTHING_USED)
 
     asyncio.run(take())
-    (line,) = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]
-    assert [(number.used, number.most) for number in line.numbers] == [(3, 10), (3, 4)]
+    each, whole = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]
+    assert [(number.used, number.most) for number in whole.numbers] == [(3, 10), (3, 4)]
+    assert [(number.used, number.most) for number in each.numbers] == [(None, 10), (None, 4)]
 
 
 def test_without_redis_the_limits_are_shown_all_the_same(alice: Person, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from django.utils import timezone
 
-from accounts.models import Organization, Project
+from accounts.models import APIKey, Member, Organization, Project
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
@@ -70,6 +70,17 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         assert (number(page, "Requests"), number(page, "Time to")) == ("1", first), query
     for wrong in ("group=x", "days=x", "key=nobody", "start=2026-13-01"):
         assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
+
+
+def test_names_are_those_of_the_organization(alice: Person, charlie: Person) -> None:
+    Member.objects.create(user=alice.user, organization=charlie.project.organization)
+    client = client_of(alice.user)
+    assert client.get(url(alice, "usage?key=charlie")).status_code == 400
+    APIKey.objects.filter(pk=charlie.api_key.pk).update(name="alice")
+    run(alice)
+    run(charlie)
+    page = client.get(url(alice, "usage?key=alice"))
+    assert number(page, "Requests") == "1"
 
 
 def failures_of_teams(person: Person) -> None:

@@ -133,6 +133,13 @@ def test_an_owner_approves_no_domain(acme: Organization, alice: Person) -> None:
     assert (row.joins_as, row.approved_at) == ("viewer", None)
 
 
+def test_the_page_of_a_refused_domain_saves_the_provider(acme: Organization, alice: Person) -> None:
+    path = settings_of(acme)
+    refused = client_of(alice.user).post(f"{path}/domains", {"domain": "x"})
+    assert refused.status_code == 400
+    assert f'<form method="post" action="{path}" class="form stack">' in refused.content.decode()
+
+
 # ---- what is fetched
 
 

@@ -180,6 +180,7 @@ def test_a_provider_does_not_keep_people_whose_address_left_its_domain(
     SocialAccount.objects.create(provider=str(row.pk), uid="10", user=charlie.user)
     User.objects.filter(pk=charlie.user.pk).update(email="charlie@umbrella.example")
     assert "address of another domain" in refused(provider, row, "10", email="erin@acme.example")
+    assert SocialAccount.objects.get().extra_data == {}, "what the provider says is not kept"
 
 
 def test_nobody_is_tied_to_the_provider_by_a_link(

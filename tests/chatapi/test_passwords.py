@@ -163,7 +163,8 @@ def test_without_mail_an_owner_gives_a_member_a_link(alice: Person, bob: Person,
     choose(visitor, link)
     assert who(visitor) == "bob"
     assert User.objects.get(pk=bob.user.pk).check_password(ANOTHER["new_password1"])
-    assert AuditEntry.objects.filter(actor="alice", action="made a link for a new password").exists()
+    made = AuditEntry.objects.filter(actor="alice", action="made a link for a new password")
+    assert made.get().organization_id == acme.pk, "other owners see it"
 
 
 @pytest.mark.parametrize("case", ["elsewhere", "operator"])

@@ -137,6 +137,22 @@ def test_an_app_is_set_up_after_the_password_is_asked_for_again(alice: Person) -
     assert not AuditEntry.objects.filter(changes__icontains=secret).exists()
 
 
+def test_a_first_password_is_set_after_the_second_factor_is_asked_for_again(alice: Person) -> None:
+    secret = with_app(alice.user)
+    alice.user.set_unusable_password()
+    alice.user.save()
+    client, path, chosen = Client(), "/console/account/password/new", "another horse battery"
+    client.force_login(alice.user)
+    sent = {"password1": chosen, "password2": chosen}
+    for asked in (client.get(path, follow=True), client.post(path, sent, follow=True)):
+        assert asked.redirect_chain[-1][0].startswith("/console/account/again/code")
+        assert not User.objects.get(pk=alice.user.pk).has_usable_password()
+        assert chosen not in str(Session.objects.get(pk=client.session.session_key).get_decoded())
+    client.post("/console/account/again/code", {"code": code_of(secret)})
+    assert client.post(path, sent).status_code == 302
+    assert User.objects.get(pk=alice.user.pk).check_password(chosen)
+
+
 def test_another_secret_key_opens_nothing(alice: Person, settings: Settings) -> None:
     secret = with_app(alice.user)
     settings.SECRET_KEY = "another" * 8

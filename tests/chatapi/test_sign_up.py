@@ -1,6 +1,8 @@
 """Signing up: the people that may, the mails, what a stranger learns, and a new organization's limits."""
 
+from smtplib import SMTPException
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -95,6 +97,16 @@ def test_an_address_to_which_no_mail_can_be_written_gets_the_same_page(path: str
     answer = Client().post(path, {"email": address})
     assert answer.status_code == 200
     assert "console/mail_sent.html" in [template.name for template in answer.templates]
+
+
+@pytest.mark.parametrize("path", [PATH, "/console/password/forgotten"])
+def test_a_mail_that_the_server_does_not_take_is_not_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(EmailMessage, "send", Mock(side_effect=SMTPException))
+    answer = Client().post(path, {"email": "ada@globex.example"}).content.decode()
+    assert "The mail to ada@globex.example could not be sent." in answer
+    assert "on its way" not in answer
 
 
 @pytest.mark.parametrize("mode", ["closed", "invitation"])

@@ -129,13 +129,15 @@ def offer(field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[
 
 
 class RowField(forms.Field):
-    """An organization, project or key: its id, or the name of exactly one that the person sees.
+    """An organization, project or key: its id, or the name of exactly one that the page may show.
 
     A name is the row's own, or as pages show it: with its organization, or with the beginning of its key.
     """
 
     person: access.Person
     """The person who filters; the form sets it."""
+    organization: Organization | None = None
+    """The organization that the page is about; None: all that the person sees."""
     known: Model | None = None
     """A row that the page has read already."""
 
@@ -153,6 +155,8 @@ class RowField(forms.Field):
         # A number beyond a database id is no name, and PostgreSQL refuses a NUL in a query.
         if not text.isdecimal() and "\x00" not in text:
             rows = access.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
+            if self.organization is not None:
+                rows = access.belonging_to(self.organization.pk, rows)
             # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
@@ -256,7 +260,7 @@ class UsageFilterForm(forms.Form):
         self.person, self.pages = person, pages
         for field in self.fields.values():
             if isinstance(field, RowField):
-                field.person = person
+                field.person, field.organization = person, pages.organization
 
     def clean(self) -> dict[str, Any]:
         data = self.cleaned_data
@@ -320,11 +324,8 @@ class UsageFilterForm(forms.Form):
     def range_links(self) -> list[Choice]:
         now = timezone.now().astimezone(ZoneInfo(self.reader_time_zone))
         own = {name: self.query.get(name, "") for name in RANGE}
-        found = []
-        for text, chosen in usual_ranges(now).items():
-            query = {**dict.fromkeys(RANGE, ""), **chosen}
-            found.append(self._choice(text, query == own, **query))
-        return found
+        ranges = {text: {**dict.fromkeys(RANGE, ""), **chosen} for text, chosen in usual_ranges(now).items()}
+        return [self._choice(text, query == own, **query) for text, query in ranges.items()]
 
     def _choice(self, text: str, is_chosen: bool, **parameters: object) -> Choice:
         return Choice(text, self.link(self.page, self.query | parameters), is_chosen)
