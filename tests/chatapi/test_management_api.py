@@ -275,6 +275,10 @@ def test_a_projects_list_of_models_narrows_what_its_keys_use(
     said(boss, "DELETE", path)
     assert models() == ["small"]
     assert refused(boss, "DELETE", path, status=404)[1] == "not_found"
+    # As the admin's page saves it, if models stay chosen.
+    Project.objects.filter(pk=bob.project.pk).update(models_mode="", listed_models=["small"])
+    assert models() == ["small"]
+    assert said(boss, "GET", path)["model_ids"] == []
 
 
 # ---- limits

@@ -164,5 +164,7 @@ def _save_named(row: Project) -> None:
 
 
 def _permissions(row: Project) -> objects.ModelPermissions:
-    mode: Any = row.models_mode or ModelsMode.DENY_LIST.value
+    if row.models_mode == ModelsMode.ALL:  # which keeps what is chosen in the admin for another mode
+        return objects.ModelPermissions(mode="deny_list", model_ids=[])
+    mode: Any = row.models_mode
     return objects.ModelPermissions(mode=mode, model_ids=row.listed_models)
