@@ -297,6 +297,15 @@ def test_a_rate_limit_is_the_row_of_the_admins_page(boss: Person, bob: Person, r
     assert not RateLimit.objects.exists()
 
 
+def test_a_rate_limit_of_a_deleted_model_can_be_removed(boss: Person, bob: Person, research: str) -> None:
+    RateLimit.objects.create(project=bob.project, model="gone", requests_per_minute=60)
+    path = f"{research}/rate_limits"
+    assert "rl-gone" in {each["id"] for each in said(boss, "GET", path)["data"]}
+    said(boss, "POST", f"{path}/rl-gone", {"max_requests_per_1_minute": 2**53})
+    assert not RateLimit.objects.exists()
+    assert refused(boss, "POST", f"{path}/rl-gone", {}, 404)[1] == "not_found"
+
+
 def test_a_spend_limit_enforces_from_the_next_request_on(
     boss: Person, bob: Person, research: str, small: ServedModel
 ) -> None:
