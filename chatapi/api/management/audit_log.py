@@ -11,7 +11,7 @@ from django.db.models.functions import Cast
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts import access
+from accounts import access, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Project, ServiceAccount
 from chatapi.api.management import bodies, objects
@@ -93,7 +93,8 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
     if query.actor_ids is not None:
         found &= Q(actor_id__in=query.actor_ids) | Q(actor_key_id__in=query.actor_ids)
     if query.actor_emails is not None:
-        found &= Q(actor_id__in=members.filter(user__email__in=query.actor_emails).values("user"))
+        named = memberships.with_emails(members, query.actor_emails)
+        found &= Q(actor_id__in=named.values("user"))
     if query.resource_ids is not None:
         found &= Q(object_id__in=query.resource_ids)
     return found if query.project_ids is None else found & _of_projects(query.project_ids)

@@ -42,7 +42,7 @@ class Users(ManagementRoute):
     def get(self, request: Request) -> Response:
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
-            rows = rows.filter(user__email__in=query.emails)
+            rows = memberships.with_emails(rows, query.emails)
         return respond(
             page_of_rows(rows, query, lambda rows: [_user(row) for row in rows], id_column="user_id")
         )
