@@ -15,6 +15,7 @@ from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
+from chatapi.api.management import route
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in, run
@@ -213,6 +214,19 @@ def test_an_expired_key_stays_expired(boss: Person, bob: Person, research: str) 
     path = f"{research}/api_keys/{bob.api_key.pk}"
     assert refused(boss, "POST", path, {"expires_in_seconds": 60})[0] == "api_key_id"
     assert said(boss, "GET", path)["owner_project_access"] == "inactive"
+
+
+@pytest.mark.parametrize("path", ["admin_api_keys", "projects/{project}/service_accounts/{account}/api_keys"])
+def test_expired_keys_take_no_place(
+    boss: Person, research: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "_MOST_ROWS", 2)
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})["id"]
+    path = f"{HERE}/{path.format(project=research.rpartition('/')[2], account=account)}"
+    second = said(boss, "POST", path, {"name": "second"})["id"]
+    assert refused(boss, "POST", path, {"name": "third"})[1] == "too_many_objects"
+    APIKey.objects.filter(pk=second).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    said(boss, "POST", path, {"name": "third"})
 
 
 def test_a_key_was_used_when_its_newest_request_was_admitted(
