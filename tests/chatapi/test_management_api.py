@@ -332,7 +332,8 @@ def test_a_spend_limit_enforces_from_the_next_request_on(
     assert limit.limit_nanodollars == 10**9
     BudgetLimit.objects.update(soft_limit_nanodollars=5)
     said(boss, "DELETE", f"{research}/spend_limit")
-    assert refused(boss, "GET", f"{research}/spend_limit", status=404)[1] == "not_found"
+    assert refused(boss, "GET", f"{research}/spend_limit", status=404) == ("project_id", "not_found")
+    assert refused(boss, "GET", f"{HERE}/spend_limit", status=404) == (None, "not_found")
     assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
 
 

@@ -201,7 +201,8 @@ def _monthly(scope: Scope, scope_id: int) -> LimitKey:
 def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
     row = BudgetLimit.rows(_monthly(scope, scope_id)).filter(limit_nanodollars__isnull=False).first()
     if row is None:
-        raise errors.object_not_found("spend limit", f"{scope.value}_id")
+        param = "project_id" if scope is Scope.PROJECT else None
+        raise errors.not_set("No monthly spend limit is set.", param)
     return row
 
 

@@ -135,7 +135,7 @@ class ProjectModelPermissions(ManagementRoute):
     def delete(self, request: Request, project_id: str) -> Response:
         row = self.project(request, project_id)
         if row.models_mode == ModelsMode.ALL:
-            raise errors.object_not_found("list of models", "project_id")
+            raise errors.not_set("This project has no list of models.", "project_id")
         row.models_mode, row.listed_models = ModelsMode.ALL, []
         row.save()
         return respond(objects.Deleted(object="project.model_permissions.deleted"))
