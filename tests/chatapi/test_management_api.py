@@ -357,6 +357,9 @@ def test_each_change_is_recorded_under_the_keys_name(boss: Person, bob: Person, 
     assert {each["actor"]["name"] for each in page} == {f"API key {boss.api_key}"}
     assert page[0]["project"] == {"id": str(bob.project.pk), "name": "Acme / research"}
     assert page[1]["user.added"]["data"]["role"] == "viewer"
+    for each in page:
+        assert each in said(boss, "GET", f"{HERE}/audit_logs?event_types={each['type']}")["data"]
+    assert said(boss, "GET", f"{HERE}/audit_logs?event_types=user.created")["data"] == []
 
 
 def test_a_refused_change_leaves_no_trace(boss: Person, research: str) -> None:

@@ -33,6 +33,7 @@ _KINDS = {
 }
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
+_ACTION_OF = {word: action for action, word in _ACTIONS.items()}
 # The events that OpenAI names by another verb than their action.
 _ADDED, _REVOKED, _ARCHIVED = "user.added", "api_key.deleted", "project.archived"
 _IS_REVOCATION = Q(object_type="accounts.apikey", action="changed", changes__has_key="revoked_at")
@@ -43,6 +44,11 @@ _IS_ARCHIVING = Q(
     changes__has_key="is_active",
     changes__is_active=[True, False],
 )
+_SPECIAL = {
+    _ADDED: Q(object_type="accounts.member", action="created"),
+    _REVOKED: _IS_REVOCATION,
+    _ARCHIVED: _IS_ARCHIVING,
+}
 
 
 class AuditLogs(ManagementRoute):
@@ -102,16 +108,16 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
 
 def _of_type(event_type: str) -> Q:
     """Return the condition of an event's type. Raises `InvalidRequest` for text that is no type."""
-    if event_type == _REVOKED:
-        return _IS_REVOCATION
-    if event_type == _ARCHIVED:
-        return _IS_ARCHIVING
-    kind, _, act = "user.created".partition(".") if event_type == _ADDED else event_type.rpartition(".")
-    named = [action for action, word in _ACTIONS.items() if word == act]
-    actions = named or {act.replace("_", " ")} - _ACTIONS.keys()
+    if event_type in _SPECIAL:
+        return _SPECIAL[event_type]
+    kind, _, act = event_type.rpartition(".")
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
-    same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action__in=actions)
+    # Our word "changed" is shown as "updated", and a new member as `user.added`.
+    if act == "changed" or event_type == "user.created":
+        return Q(pk__in=[])
+    action = _ACTION_OF.get(act, act.replace("_", " "))
+    same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action=action)
     return same & ~_IS_REVOCATION & ~_IS_ARCHIVING if act == "updated" else same
 
 
