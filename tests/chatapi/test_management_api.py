@@ -398,6 +398,25 @@ def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None
     assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
 
 
+def test_the_audit_log_of_a_project_has_what_it_has_lost(boss: Person, bob: Person, research: str) -> None:
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})["id"]
+    said(boss, "DELETE", f"{research}/service_accounts/{account}")
+    for path in (research, f"{HERE}/projects/{boss.project.pk}"):
+        said(boss, "POST", f"{path}/rate_limits/rl-*", {"max_requests_per_1_minute": 60})
+    spend = {"currency": "USD", "interval": "month", "threshold_amount": 100}
+    said(boss, "POST", f"{research}/spend_limit", spend)
+    said(boss, "DELETE", f"{research}/spend_limit")
+    with recorder.acting(lambda: recorder.Actor(None, "root")):
+        BudgetLimit.objects.create(scope="key", scope_id=bob.api_key.pk, period="day", limit_nanodollars=5)
+    found = said(boss, "GET", f"{HERE}/audit_logs?project_ids={bob.project.pk}")["data"]
+    assert [each["type"] for each in found] == [
+        "spend_limit.created", "spend_limit.deleted", "spend_limit.created", "rate_limit.created",
+        "service_account.deleted", "api_key.deleted", "api_key.created", "service_account.created",
+    ]  # fmt: skip
+    project = {"id": str(bob.project.pk), "name": "Acme / research"}
+    assert [each["project"] for each in found] == [project] * len(found)
+
+
 # ---- the admin's pages
 
 

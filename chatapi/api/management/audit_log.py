@@ -67,6 +67,7 @@ class AuditLogs(ManagementRoute):
     def get(self, request: Request) -> Response:
         query = self.query(request)
         members = access.managed_by(caller_of(request), Member.objects.all())
+        own_projects = access.managed_by(caller_of(request), Project.objects.select_related("organization"))
         entries = access.managed_by(caller_of(request), AuditEntry.objects.all())
         rows = entries.filter(_matching(query, members))
         found: list[AuditEntry] = []
@@ -75,7 +76,8 @@ class AuditLogs(ManagementRoute):
             found.extend(entries)
             actors = members.filter(user__in={entry.actor_id for entry in entries} - {None})
             emails = dict(actors.values_list("user", "user__email"))
-            return [_log(entry, emails) for entry in entries]
+            projects = own_projects.in_bulk({entry.project_id for entry in entries} - {None})
+            return [_log(entry, emails, projects) for entry in entries]
 
         page = msgspec.to_builtins(page_of_rows(rows, query, logs_of, newest_first=True))
         # In OpenAI's object, the member with the details has the name of the event's type.
@@ -122,8 +124,11 @@ def _of_type(event_type: str) -> Q:
 
 
 def _of_projects(ids: list[str]) -> Q:
-    """Match acts on these projects, and on their keys and service accounts."""
-    found, projects = Q(object_type="accounts.project", object_id__in=ids), [int(each) for each in ids]
+    """Match acts on these projects and on what belongs to them; in entries without a project, as those of
+    earlier releases, only on the projects and on keys and service accounts that there are.
+    """
+    projects = [int(each) for each in ids]
+    found = Q(project_id__in=projects) | Q(object_type="accounts.project", object_id__in=ids)
     rows: dict[str, QuerySet[Any]] = {
         "accounts.apikey": APIKey.objects.filter(project__in=projects).order_by(),
         "accounts.serviceaccount": ServiceAccount.objects.filter(project__in=projects).order_by(),
@@ -134,14 +139,18 @@ def _of_projects(ids: list[str]) -> Q:
     return found
 
 
-def _log(entry: AuditEntry, emails: dict[int, str]) -> objects.AuditLog:
-    is_project = entry.object_type == Project._meta.label_lower
+def _log(entry: AuditEntry, emails: dict[int, str], projects: dict[int, Project]) -> objects.AuditLog:
+    project = None
+    if entry.object_type == Project._meta.label_lower:
+        project = objects.AuditedProject(id=entry.object_id, name=entry.object_name)
+    elif entry.project_id in projects:
+        project = objects.AuditedProject(id=str(entry.project_id), name=str(projects[entry.project_id]))
     return objects.AuditLog(
         id=str(entry.pk),
         type=_type(entry),
         effective_at=int(entry.at.timestamp()),
         actor=_actor(entry, emails),
-        project=objects.AuditedProject(id=entry.object_id, name=entry.object_name) if is_project else None,
+        project=project,
     )
 
 
