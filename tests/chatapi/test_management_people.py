@@ -203,7 +203,8 @@ def audit_rows() -> list[Any]:
     """Return the rows of the audit log but for the actor, times and the ids of new rows."""
     names = ("action", "object_type", "object_name", "organization_id", "reason")
     rows = AuditEntry.objects.values_list(*names, "changes")
-    return sorted(((*row, {**changes, "date_joined": None}) for *row, changes in rows), key=str)
+    times = dict.fromkeys(("date_joined", "revoked_at"))
+    return sorted(((*row, sorted(changes), changes | times) for *row, changes in rows), key=str)
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
