@@ -67,8 +67,8 @@ def require(caller: Caller, permission: str) -> None:
     """Raise `PermissionDenied` unless the role of the caller's key has the permission."""
     if not caller.manages_as:
         raise PermissionDenied(
-            "This needs an API key that manages your organization: make one with `createkey --manages-as`, "
-            "or choose a role in the key's page."
+            "This needs a live admin key with a role. An owner or admin of your organization, or the "
+            "operator, can make one."
         )
     if permission not in roles.PERMISSIONS[caller.manages_as]:
         raise PermissionDenied(f"An API key with the role '{caller.manages_as}' may not do this.")

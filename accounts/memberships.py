@@ -1,6 +1,6 @@
 """Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from django.conf import settings
@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Lower
 
 from accounts import access
 from accounts.models import Member, Organization, Role
@@ -26,6 +27,12 @@ def known_to(by: access.Person) -> QuerySet[User]:
     if access.is_operator(by):
         return User.objects.all()
     return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
+
+
+def with_emails(rows: QuerySet[Member], emails: Collection[str]) -> QuerySet[Member]:
+    """Return the memberships of people with these addresses, which are compared without case."""
+    lower = [each.lower() for each in emails]
+    return rows.alias(lower_email=Lower("user__email")).filter(lower_email__in=lower)
 
 
 def person_named(by: access.Person, name: str, email: str) -> User:

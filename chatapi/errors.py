@@ -151,6 +151,11 @@ def object_not_found(what: str, param: str) -> APIError:
     return APIError(Failed(f"There is no {what} with this id.", INVALID, "not_found", param, 404))
 
 
+def not_set(message: str, param: str | None) -> APIError:
+    """Return a 404 for a setting that something can have and does not have."""
+    return APIError(Failed(message, INVALID, "not_found", param, 404))
+
+
 def conflict() -> APIError:
     """Return a 409 for a change that another one has overtaken; nothing was changed."""
     message = "This conflicts with a change that was saved just now, so nothing was changed. Try again."

@@ -40,12 +40,15 @@ def main(base_url: str, admin_key_file: Path, key_file: Path) -> None:
 
 def _make_key(projects: Any, project_id: str, key_file: Path) -> None:
     """Make the service account and its key, whose secret can be read only now."""
+    has_key = key_file.exists() and key_file.stat().st_size > 0
     if _named(projects.service_accounts.list(project_id, limit=100), WANTED["service account"]) is not None:
-        if not key_file.exists():
+        if not has_key:
             sys.exit(
-                f"The service account is there, and {key_file} is not: delete the account for a new key."
+                f"The service account is there, and {key_file} has no key: delete the account for a new key."
             )
         return
+    if not has_key:
+        key_file.unlink(missing_ok=True)  # An interrupted run leaves it empty.
     # Before the key is made: a secret that can't be written would be lost.
     with os.fdopen(os.open(key_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         made = projects.service_accounts.create(project_id, name=WANTED["service account"])

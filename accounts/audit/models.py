@@ -23,6 +23,10 @@ class AuditEntry(models.Model):
     organization_id = models.BigIntegerField(
         null=True, help_text="Whose object it is, if it is one organization's."
     )
+    # Entries of earlier releases have none.
+    project_id = models.BigIntegerField(
+        null=True, help_text="The project that the object is or belongs to, if it is one project's."
+    )
     changes = models.JSONField(default=dict, encoder=DjangoJSONEncoder)
     reason = models.CharField(max_length=500, blank=True)
 

@@ -72,6 +72,7 @@ def record(action: str, row: Model, changes: Changes | None = None, reason: str 
 
 
 def write(actor: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
+    organization_id, project_id = _owner_ids(row)
     AuditEntry.objects.create(
         actor_id=actor.id,
         actor_key_id=actor.key_id,
@@ -81,7 +82,8 @@ def write(actor: Actor, action: str, row: Model, changes: Changes | None = None,
         object_type=row._meta.label_lower,
         object_id=str(row.pk or ""),
         object_name=str(row)[:300],
-        organization_id=_organization_id(row),
+        organization_id=organization_id,
+        project_id=project_id,
         changes=changes or {},
         reason=reason,
     )
@@ -168,13 +170,16 @@ def _relation(instance: Model, through: type[Model]) -> str:
     raise AssertionError(f"{through} belongs to a relation of {instance}")
 
 
-def _organization_id(row: Model) -> int | None:
+def _owner_ids(row: Model) -> tuple[int | None, int | None]:
+    """Return the ids of the organization and the project that the row is or belongs to."""
     if isinstance(row, Organization):
-        return row.pk
+        return row.pk, None
+    if isinstance(row, Project):
+        return row.organization_id, row.pk
     if (organization_id := getattr(row, "organization_id", None)) is not None:
-        return int(organization_id)
+        return int(organization_id), getattr(row, "project_id", None)
     owners = [getattr(row, name, None) for name in ("project", "api_key", "end_user")]
     scope, scope_id = getattr(row, "scope", None), getattr(row, "scope_id", None)
     if scope is not None and scope_id is not None:
         owners.append(_OWNERS[scope].objects.filter(pk=scope_id).first())
-    return next((_organization_id(owner) for owner in owners if isinstance(owner, Model)), None)
+    return next((_owner_ids(owner) for owner in owners if isinstance(owner, Model)), (None, None))

@@ -16,10 +16,14 @@ class KeyScope(models.TextChoices):
 
     COMPLETIONS = (
         "completions",
-        "completions – create chat and text completions, tickets for them, and embeddings",
+        "completions – create completions (chat, text, Responses, Messages), tickets and embeddings, and "
+        "count tokens",
     )
     MODELS = "models", "models – list the models"
-    GENERATIONS = "generations", "generations – read receipts, resume and cancel streams"
+    GENERATIONS = (
+        "generations",
+        "generations – read receipts, resume and cancel streams, read and delete stored responses",
+    )
     USAGE = "usage", "usage – read the organization's usage and costs; this needs an admin key too"
     MANAGEMENT = "management", "management – manage the organization; this needs an admin key with a role"
 

@@ -107,7 +107,8 @@ def _readings() -> dict[str, Schema]:
         ),
         "/v1/key": _retrieval(
             ("account", "retrieveKey", "Show the calling key, and what limits it"),
-            "All that can refuse its requests: budgets, credit and rate limits.",
+            "The budgets, the credit and the rate limits that can refuse its requests, without those of end "
+            "users. `GET /v1/models` lists the models that it can use.",
             "Key",
         ),
         "/v1/models": _retrieval(

@@ -53,6 +53,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     amount: Amount
     line_item: str | None = None
     project_id: str | None = None
+    user_id: str | None = None
     api_key_id: str | None = None
     end_user: str | UnsetType = UNSET
     quantity: int | None = None

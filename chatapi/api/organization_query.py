@@ -60,7 +60,13 @@ EMBEDDINGS = UsageRouteSpec(
 )
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
-    {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id", "end_user": "end_user_id"},
+    {
+        "project_id": "project_id",
+        "user_id": None,
+        "line_item": "model",
+        "api_key_id": "api_key_id",
+        "end_user": "end_user_id",
+    },
     "line_items",
 )
 

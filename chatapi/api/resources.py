@@ -82,9 +82,10 @@ class RateLimit(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """The calling key, with all that can refuse its requests: budgets, credit and rate limits.
+    """The calling key, with the budgets, the credit and the rate limits that can refuse its requests.
 
-    Without scopes it may do everything, without models it may use all; credit is null if none is required.
+    Without scopes it may do everything. Without models it may use all that its project may, which
+    `GET /v1/models` lists. Limits of end users are not shown; credit is null if none is required.
     """
 
     id: int

@@ -71,7 +71,10 @@ class JSONAlways(BaseContentNegotiation):
 
 
 class ClientRoute(APIView):
-    """A route that only reads. It checks the method before the key, as the hot routes do."""
+    """A route of the API behind a key, which reads unless a subclass allows more methods.
+
+    It checks the method before the key, as the hot routes do.
+    """
 
     content_negotiation_class = JSONAlways
     http_method_names = ["get", "head"]
@@ -89,7 +92,8 @@ class ClientRoute(APIView):
             caller_of(request).require(self.required_scope)
         if self.needs_admin_key and not caller_of(request).is_admin:
             raise PermissionDenied(
-                "This needs an admin key of your organization: one made with `createkey --admin`."
+                "This needs an admin key. An owner or admin of your organization, or the operator, can make "
+                "one."
             )
 
     def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:

@@ -1,7 +1,7 @@
 """Bounds the request bodies that reach Django: only a signed-in person may send more than 64 KiB.
 
 Django reads a whole body before it checks anything else. Of its routes only pages of the admin take large
-forms and files, and the API's routes take no body.
+forms and files, and the API's routes take small JSON bodies only.
 """
 
 from http.cookies import CookieError, SimpleCookie

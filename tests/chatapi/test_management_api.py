@@ -15,6 +15,7 @@ from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
+from chatapi.api.management import route
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in, run
@@ -215,6 +216,19 @@ def test_an_expired_key_stays_expired(boss: Person, bob: Person, research: str) 
     assert said(boss, "GET", path)["owner_project_access"] == "inactive"
 
 
+@pytest.mark.parametrize("path", ["admin_api_keys", "projects/{project}/service_accounts/{account}/api_keys"])
+def test_expired_keys_take_no_place(
+    boss: Person, research: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "_MOST_ROWS", 2)
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})["id"]
+    path = f"{HERE}/{path.format(project=research.rpartition('/')[2], account=account)}"
+    second = said(boss, "POST", path, {"name": "second"})["id"]
+    assert refused(boss, "POST", path, {"name": "third"})[1] == "too_many_objects"
+    APIKey.objects.filter(pk=second).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    said(boss, "POST", path, {"name": "third"})
+
+
 def test_a_key_was_used_when_its_newest_request_was_admitted(
     boss: Person, bob: Person, research: str
 ) -> None:
@@ -275,6 +289,10 @@ def test_a_projects_list_of_models_narrows_what_its_keys_use(
     said(boss, "DELETE", path)
     assert models() == ["small"]
     assert refused(boss, "DELETE", path, status=404)[1] == "not_found"
+    # As the admin's page saves it, if models stay chosen.
+    Project.objects.filter(pk=bob.project.pk).update(models_mode="", listed_models=["small"])
+    assert models() == ["small"]
+    assert said(boss, "GET", path)["model_ids"] == []
 
 
 # ---- limits
@@ -293,6 +311,15 @@ def test_a_rate_limit_is_the_row_of_the_admins_page(boss: Person, bob: Person, r
     assert not RateLimit.objects.exists()
 
 
+def test_a_rate_limit_of_a_deleted_model_can_be_removed(boss: Person, bob: Person, research: str) -> None:
+    RateLimit.objects.create(project=bob.project, model="gone", requests_per_minute=60)
+    path = f"{research}/rate_limits"
+    assert "rl-gone" in {each["id"] for each in said(boss, "GET", path)["data"]}
+    said(boss, "POST", f"{path}/rl-gone", {"max_requests_per_1_minute": 2**53})
+    assert not RateLimit.objects.exists()
+    assert refused(boss, "POST", f"{path}/rl-gone", {}, 404)[1] == "not_found"
+
+
 def test_a_spend_limit_enforces_from_the_next_request_on(
     boss: Person, bob: Person, research: str, small: ServedModel
 ) -> None:
@@ -305,7 +332,8 @@ def test_a_spend_limit_enforces_from_the_next_request_on(
     assert limit.limit_nanodollars == 10**9
     BudgetLimit.objects.update(soft_limit_nanodollars=5)
     said(boss, "DELETE", f"{research}/spend_limit")
-    assert refused(boss, "GET", f"{research}/spend_limit", status=404)[1] == "not_found"
+    assert refused(boss, "GET", f"{research}/spend_limit", status=404) == ("project_id", "not_found")
+    assert refused(boss, "GET", f"{HERE}/spend_limit", status=404) == (None, "not_found")
     assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
 
 
@@ -329,6 +357,9 @@ def test_each_change_is_recorded_under_the_keys_name(boss: Person, bob: Person, 
     assert {each["actor"]["name"] for each in page} == {f"API key {boss.api_key}"}
     assert page[0]["project"] == {"id": str(bob.project.pk), "name": "Acme / research"}
     assert page[1]["user.added"]["data"]["role"] == "viewer"
+    for each in page:
+        assert each in said(boss, "GET", f"{HERE}/audit_logs?event_types={each['type']}")["data"]
+    assert said(boss, "GET", f"{HERE}/audit_logs?event_types=user.created")["data"] == []
 
 
 def test_a_refused_change_leaves_no_trace(boss: Person, research: str) -> None:
@@ -365,6 +396,25 @@ def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None
         recorder.record("asked to stop", run(boss))
     query = query.replace("{project}", project).replace("{key}", str(boss.api_key.pk))
     assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
+
+
+def test_the_audit_log_of_a_project_has_what_it_has_lost(boss: Person, bob: Person, research: str) -> None:
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})["id"]
+    said(boss, "DELETE", f"{research}/service_accounts/{account}")
+    for path in (research, f"{HERE}/projects/{boss.project.pk}"):
+        said(boss, "POST", f"{path}/rate_limits/rl-*", {"max_requests_per_1_minute": 60})
+    spend = {"currency": "USD", "interval": "month", "threshold_amount": 100}
+    said(boss, "POST", f"{research}/spend_limit", spend)
+    said(boss, "DELETE", f"{research}/spend_limit")
+    with recorder.acting(lambda: recorder.Actor(None, "root")):
+        BudgetLimit.objects.create(scope="key", scope_id=bob.api_key.pk, period="day", limit_nanodollars=5)
+    found = said(boss, "GET", f"{HERE}/audit_logs?project_ids={bob.project.pk}")["data"]
+    assert [each["type"] for each in found] == [
+        "spend_limit.created", "spend_limit.deleted", "spend_limit.created", "rate_limit.created",
+        "service_account.deleted", "api_key.deleted", "api_key.created", "service_account.created",
+    ]  # fmt: skip
+    project = {"id": str(bob.project.pk), "name": "Acme / research"}
+    assert [each["project"] for each in found] == [project] * len(found)
 
 
 # ---- the admin's pages

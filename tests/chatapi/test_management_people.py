@@ -14,6 +14,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from accounts import memberships
+from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Role
 from accounts.sign_in import attempts
@@ -45,6 +46,15 @@ def test_any_address_is_invited(boss: Person) -> None:
     User.objects.update(last_login=datetime.now(UTC))
     (found,) = said(boss, "GET", f"{HERE}/users?emails={quote(address)}")["data"]
     assert found["name"] == address
+
+
+@pytest.mark.parametrize("query", ["users?emails=", "audit_logs?actor_emails="])
+def test_people_are_found_by_their_address_in_any_case(boss: Person, query: str) -> None:
+    User.objects.filter(pk=boss.user.pk).update(email="alice@Acme.example", last_login=datetime.now(UTC))
+    with recorder.acting(lambda: recorder.Actor(boss.user.pk, "alice")):
+        recorder.record("closed", boss.project)
+    assert len(said(boss, "GET", f"{HERE}/{query}ALICE@acme.example")["data"]) == 1
+    assert len(said(boss, "GET", f"{HERE}/{query}alice@Acme.example")["data"]) == 1
 
 
 def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None:
@@ -193,7 +203,8 @@ def audit_rows() -> list[Any]:
     """Return the rows of the audit log but for the actor, times and the ids of new rows."""
     names = ("action", "object_type", "object_name", "organization_id", "reason")
     rows = AuditEntry.objects.values_list(*names, "changes")
-    return sorted(((*row, {**changes, "date_joined": None}) for *row, changes in rows), key=str)
+    times = dict.fromkeys(("date_joined", "revoked_at"))
+    return sorted(((*row, sorted(changes), changes | times) for *row, changes in rows), key=str)
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")

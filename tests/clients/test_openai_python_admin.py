@@ -258,8 +258,9 @@ def test_usage_and_costs(installation: Installation) -> None:
     )
     (embeddings,) = results(usage.embeddings)
     assert (embeddings.num_model_requests, embeddings.input_tokens) == (1, embedded.prompt_tokens)
-    lines = results(usage.costs, group_by=["line_item"])
+    lines = results(usage.costs, group_by=["line_item", "user_id"])
     assert all(each.amount.currency == "usd" and each.amount.value > 0 for each in lines)
+    assert {each.user_id for each in lines} == {None}
     with pytest.raises(openai.NotFoundError, match="/docs"):
         admin.admin.organization.usage.images(start_time=0)
     admin.close()

@@ -26,16 +26,21 @@ def provision(installation: Installation, folder: Path) -> "subprocess.Completed
     )
 
 
+def create_admin_key(installation: Installation, organization: str, folder: Path) -> str:
+    """Write the admin key's file and return the key."""
+    names = ("--organization", organization, "--project", "management")
+    made = installation.manage("createkey", *names, "--manages-as", "owner", "--json")
+    (folder / "admin-key").write_text(made.stdout)
+    return str(json.loads(made.stdout)["key"])
+
+
 def test_the_second_run_changes_nothing(installation: Installation, tmp_path: Path) -> None:
-    made = installation.manage(
-        "createkey", "--organization", "Shop", "--project", "management", "--manages-as", "owner", "--json"
-    )
-    (tmp_path / "admin-key").write_text(made.stdout)
+    admin_key = create_admin_key(installation, "Shop", tmp_path)
     first = provision(installation, tmp_path)
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("\n") == 6
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
-    admin_key, key = json.loads(made.stdout)["key"], (tmp_path / "key").read_text()
+    key = (tmp_path / "key").read_text()
     with OpenAI(base_url=f"{installation.url}/v1", admin_api_key=admin_key) as client:
         log = client.admin.organization.audit_logs
         before = [each.id for each in log.list(limit=100)]
@@ -48,3 +53,17 @@ def test_the_second_run_changes_nothing(installation: Installation, tmp_path: Pa
             model="sandbox", messages=[{"role": "user", "content": "Say hello."}]
         )
     assert answer.choices[0].message.content
+
+
+def test_the_empty_key_file_of_an_interrupted_run_is_no_key(
+    installation: Installation, tmp_path: Path
+) -> None:
+    create_admin_key(installation, "Interrupted shop", tmp_path)
+    (tmp_path / "key").touch()
+    again = provision(installation, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "key").read_text().startswith("ck_live_")
+    (tmp_path / "key").write_text("")
+    refused = provision(installation, tmp_path)
+    assert refused.returncode == 1
+    assert "has no key" in refused.stderr

@@ -11,7 +11,7 @@ from django.db.models.functions import Cast
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts import access
+from accounts import access, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Project, ServiceAccount
 from chatapi.api.management import bodies, objects
@@ -33,6 +33,7 @@ _KINDS = {
 }
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
+_ACTION_OF = {word: action for action, word in _ACTIONS.items()}
 # The events that OpenAI names by another verb than their action.
 _ADDED, _REVOKED, _ARCHIVED = "user.added", "api_key.deleted", "project.archived"
 _IS_REVOCATION = Q(object_type="accounts.apikey", action="changed", changes__has_key="revoked_at")
@@ -43,6 +44,11 @@ _IS_ARCHIVING = Q(
     changes__has_key="is_active",
     changes__is_active=[True, False],
 )
+_SPECIAL = {
+    _ADDED: Q(object_type="accounts.member", action="created"),
+    _REVOKED: _IS_REVOCATION,
+    _ARCHIVED: _IS_ARCHIVING,
+}
 
 
 class AuditLogs(ManagementRoute):
@@ -61,6 +67,7 @@ class AuditLogs(ManagementRoute):
     def get(self, request: Request) -> Response:
         query = self.query(request)
         members = access.managed_by(caller_of(request), Member.objects.all())
+        own_projects = access.managed_by(caller_of(request), Project.objects.select_related("organization"))
         entries = access.managed_by(caller_of(request), AuditEntry.objects.all())
         rows = entries.filter(_matching(query, members))
         found: list[AuditEntry] = []
@@ -69,7 +76,8 @@ class AuditLogs(ManagementRoute):
             found.extend(entries)
             actors = members.filter(user__in={entry.actor_id for entry in entries} - {None})
             emails = dict(actors.values_list("user", "user__email"))
-            return [_log(entry, emails) for entry in entries]
+            projects = own_projects.in_bulk({entry.project_id for entry in entries} - {None})
+            return [_log(entry, emails, projects) for entry in entries]
 
         page = msgspec.to_builtins(page_of_rows(rows, query, logs_of, newest_first=True))
         # In OpenAI's object, the member with the details has the name of the event's type.
@@ -93,7 +101,8 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
     if query.actor_ids is not None:
         found &= Q(actor_id__in=query.actor_ids) | Q(actor_key_id__in=query.actor_ids)
     if query.actor_emails is not None:
-        found &= Q(actor_id__in=members.filter(user__email__in=query.actor_emails).values("user"))
+        named = memberships.with_emails(members, query.actor_emails)
+        found &= Q(actor_id__in=named.values("user"))
     if query.resource_ids is not None:
         found &= Q(object_id__in=query.resource_ids)
     return found if query.project_ids is None else found & _of_projects(query.project_ids)
@@ -101,22 +110,25 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
 
 def _of_type(event_type: str) -> Q:
     """Return the condition of an event's type. Raises `InvalidRequest` for text that is no type."""
-    if event_type == _REVOKED:
-        return _IS_REVOCATION
-    if event_type == _ARCHIVED:
-        return _IS_ARCHIVING
-    kind, _, act = "user.created".partition(".") if event_type == _ADDED else event_type.rpartition(".")
-    named = [action for action, word in _ACTIONS.items() if word == act]
-    actions = named or {act.replace("_", " ")} - _ACTIONS.keys()
+    if event_type in _SPECIAL:
+        return _SPECIAL[event_type]
+    kind, _, act = event_type.rpartition(".")
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
-    same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action__in=actions)
+    # Our word "changed" is shown as "updated", and a new member as `user.added`.
+    if act == "changed" or event_type == "user.created":
+        return Q(pk__in=[])
+    action = _ACTION_OF.get(act, act.replace("_", " "))
+    same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action=action)
     return same & ~_IS_REVOCATION & ~_IS_ARCHIVING if act == "updated" else same
 
 
 def _of_projects(ids: list[str]) -> Q:
-    """Match acts on these projects, and on their keys and service accounts."""
-    found, projects = Q(object_type="accounts.project", object_id__in=ids), [int(each) for each in ids]
+    """Match acts on these projects and on what belongs to them; in entries without a project, as those of
+    earlier releases, only on the projects and on keys and service accounts that there are.
+    """
+    projects = [int(each) for each in ids]
+    found = Q(project_id__in=projects) | Q(object_type="accounts.project", object_id__in=ids)
     rows: dict[str, QuerySet[Any]] = {
         "accounts.apikey": APIKey.objects.filter(project__in=projects).order_by(),
         "accounts.serviceaccount": ServiceAccount.objects.filter(project__in=projects).order_by(),
@@ -127,14 +139,18 @@ def _of_projects(ids: list[str]) -> Q:
     return found
 
 
-def _log(entry: AuditEntry, emails: dict[int, str]) -> objects.AuditLog:
-    is_project = entry.object_type == Project._meta.label_lower
+def _log(entry: AuditEntry, emails: dict[int, str], projects: dict[int, Project]) -> objects.AuditLog:
+    project = None
+    if entry.object_type == Project._meta.label_lower:
+        project = objects.AuditedProject(id=entry.object_id, name=entry.object_name)
+    elif entry.project_id in projects:
+        project = objects.AuditedProject(id=str(entry.project_id), name=str(projects[entry.project_id]))
     return objects.AuditLog(
         id=str(entry.pk),
         type=_type(entry),
         effective_at=int(entry.at.timestamp()),
         actor=_actor(entry, emails),
-        project=objects.AuditedProject(id=entry.object_id, name=entry.object_name) if is_project else None,
+        project=project,
     )
 
 

@@ -183,7 +183,7 @@ class ServiceAccountKeys(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
         account, sent = _find_account(self, request, project_id, service_account_id), self.body(request)
-        refuse_more(account.api_keys.filter(revoked_at=None), "keys of a service account")
+        refuse_more(_unexpired(account.api_keys.filter(revoked_at=None)), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
         row = APIKey(project=account.project, service_account=account, name=sent.name, scopes=scopes)
         return respond(_issue(row, sent.expires_in_seconds))
@@ -217,7 +217,7 @@ class AdminKeys(ManagementRoute):
     def post(self, request: Request) -> Response:
         """Create an admin key with no more rights than the calling one."""
         caller, sent = caller_of(request), self.body(request)
-        refuse_more(access.managed_by(caller, _admin_keys()), "admin keys")
+        refuse_more(_unexpired(access.managed_by(caller, _admin_keys())), "admin keys")
         row = APIKey(
             project_id=caller.project_id,
             name=sent.name,
@@ -267,6 +267,10 @@ def _project_keys(project: Project) -> QuerySet[APIKey]:
 
 def _admin_keys() -> QuerySet[APIKey]:
     return APIKey.objects.filter(is_admin=True, revoked_at=None)
+
+
+def _unexpired(rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
+    return rows.exclude(expires_at__lte=timezone.now())
 
 
 def _find_account(

@@ -73,8 +73,9 @@ class OneRateLimit(ManagementRoute):
     def post(self, request: Request, project_id: str, rate_limit_id: str) -> Response:
         """Save the numbers that were sent; a limit without any number has no row."""
         project, sent = self.project(request, project_id), self.body(request)
-        model = _model(rate_limit_id)
-        row = _rows(project).get(model) or RateLimit(project=project, model=model)
+        rows = _rows(project)
+        model = _model(rate_limit_id, rows)
+        row = rows.get(model) or RateLimit(project=project, model=model)
         for name, column in _NUMBERS.items():
             number = getattr(sent, name)
             if name in _OF_REQUESTS and number is not None and _MOST_REQUESTS < number < HIGHEST:
@@ -172,15 +173,16 @@ def _rows(project: Project) -> dict[str, RateLimit]:
     return {row.model: row for row in rows}
 
 
-def _model(rate_limit_id: str) -> str:
+def _model(rate_limit_id: str, rows: dict[str, RateLimit]) -> str:
     """Return the model of a limit, blank for all models; raises a 404 for any other id."""
     name = rate_limit_id.removeprefix(_PREFIX)
-    is_known = name != rate_limit_id and (
-        name == _ALL_MODELS or ("\x00" not in name and ServedModel.objects.filter(pk=name).exists())
-    )
-    if not is_known:
+    if rate_limit_id == f"{_PREFIX}{_ALL_MODELS}":
+        return ""
+    # A limit may outlive its model.
+    is_known = name in rows or ("\x00" not in name and ServedModel.objects.filter(pk=name).exists())
+    if name in ("", rate_limit_id) or not is_known:
         raise errors.object_not_found("rate limit", "rate_limit_id")
-    return "" if name == _ALL_MODELS else name
+    return name
 
 
 def _rate_limit(model: str, row: RateLimit | None) -> objects.ProjectRateLimit:
@@ -199,7 +201,8 @@ def _monthly(scope: Scope, scope_id: int) -> LimitKey:
 def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
     row = BudgetLimit.rows(_monthly(scope, scope_id)).filter(limit_nanodollars__isnull=False).first()
     if row is None:
-        raise errors.object_not_found("spend limit", f"{scope.value}_id")
+        param = "project_id" if scope is Scope.PROJECT else None
+        raise errors.not_set("No monthly spend limit is set.", param)
     return row
 
 

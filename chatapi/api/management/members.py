@@ -24,6 +24,7 @@ from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
 from chatapi.api.views import caller_of, respond
+from chatapi.wire.invalid_request import InvalidRequest
 
 _READER = "reader"
 
@@ -42,7 +43,7 @@ class Users(ManagementRoute):
     def get(self, request: Request) -> Response:
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
-            rows = rows.filter(user__email__in=query.emails)
+            rows = memberships.with_emails(rows, query.emails)
         return respond(
             page_of_rows(rows, query, lambda rows: [_user(row) for row in rows], id_column="user_id")
         )
@@ -117,7 +118,7 @@ class ProjectUsers(ManagementRoute):
         self.project(request, project_id)
         sent = self.body(request)
         if (sent.email is None) == (sent.user_id is None):
-            refuse("send it or 'user_id', not both.", "email")
+            raise InvalidRequest("Send either 'email' or 'user_id'.", "email")
         named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
         member = _accepted(request).filter(named).first()
         if member is None:

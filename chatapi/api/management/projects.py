@@ -135,7 +135,7 @@ class ProjectModelPermissions(ManagementRoute):
     def delete(self, request: Request, project_id: str) -> Response:
         row = self.project(request, project_id)
         if row.models_mode == ModelsMode.ALL:
-            raise errors.object_not_found("list of models", "project_id")
+            raise errors.not_set("This project has no list of models.", "project_id")
         row.models_mode, row.listed_models = ModelsMode.ALL, []
         row.save()
         return respond(objects.Deleted(object="project.model_permissions.deleted"))
@@ -164,5 +164,7 @@ def _save_named(row: Project) -> None:
 
 
 def _permissions(row: Project) -> objects.ModelPermissions:
-    mode: Any = row.models_mode or ModelsMode.DENY_LIST.value
+    if row.models_mode == ModelsMode.ALL:  # which keeps what is chosen in the admin for another mode
+        return objects.ModelPermissions(mode="deny_list", model_ids=[])
+    mode: Any = row.models_mode
     return objects.ModelPermissions(mode=mode, model_ids=row.listed_models)
