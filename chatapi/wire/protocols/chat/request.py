@@ -52,7 +52,7 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         members = request_body.same_members(asked)
         if (options := self.stream_options) is not None:
             members["include_usage"] = options.include_usage is True
-            members["idle_parameters"] = () if self.stream else ("stream_options",)
+            members["idle_parameters"] = () if asked.stream else ("stream_options",)
         return members | {"digest": request_body.digest(protocol, asked)}
 
 
