@@ -172,7 +172,9 @@ class ChunkReader:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: Chunk) -> None:
-        """Keep what is said of all up to the chunk with the first delta."""
+        """Remember what the chunks up to the first delta say about the whole answer: fingerprint, tier, early
+        usage.
+        """
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
         # Of several prompts, an early usage may be that of one. One behind the whole answer is not early.

@@ -205,7 +205,8 @@ class OpenAI:
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a stream well."""
-        # The usage is here all the same, because it shows that the books have the answer.
+        # Every good end has a `Usage`, because it proves that the answer is booked. This client did not ask
+        # to see it.
         if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
