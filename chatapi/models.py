@@ -11,7 +11,13 @@ from django.db import models
 from accounts.models import Organization, Project
 from chatapi.notifications.models import Delivery, DeliveryAttempt, MailPreference, WebhookEndpoint
 from chatapi.wire import caps
-from chatapi.wire.parameters import CUSTOM_TOOLS, ENGINE_PARAMETERS, MODEL_NAME_PATTERN, SERVICE_TIER
+from chatapi.wire.parameters import (
+    COMPLETION_LIMIT,
+    CUSTOM_TOOLS,
+    ENGINE_PARAMETERS,
+    MODEL_NAME_PATTERN,
+    SERVICE_TIER,
+)
 
 # Django looks for tables here.
 _TABLES = (Delivery, DeliveryAttempt, MailPreference, WebhookEndpoint)
@@ -103,7 +109,7 @@ def extra_parameters_mistake(names: object) -> str | None:
     """Return the first mistake in a deployment's extra parameters, or None."""
     if not isinstance(names, list):
         return "must be a list of names"
-    known = ENGINE_PARAMETERS | {CUSTOM_TOOLS, SERVICE_TIER}
+    known = ENGINE_PARAMETERS | {CUSTOM_TOOLS, SERVICE_TIER, COMPLETION_LIMIT}
     if unknown := [name for name in names if not isinstance(name, str) or name not in known]:
         return f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k"
     return None

@@ -9,7 +9,7 @@ from chatapi.catalog import CatalogModel
 from chatapi.console.tenancy import Console
 from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
-from chatapi.wire.parameters import CUSTOM_TOOLS
+from chatapi.wire.parameters import COMPLETION_LIMIT, CUSTOM_TOOLS
 from usage import pricing
 from usage.books import prices
 from usage.books.prices import History
@@ -98,7 +98,7 @@ def _offer(model: CatalogModel, own_prices: list[tuple[datetime, Price]]) -> Off
         max_output_tokens=model.max_output_tokens,
         price=price,
         announced=announced,
-        extra_parameters=sorted(model.extra_parameters - {CUSTOM_TOOLS}),
+        extra_parameters=sorted(model.extra_parameters - {CUSTOM_TOOLS, COMPLETION_LIMIT}),
         allows_image_urls=model.remote_media_allowed,
         deprecated_on=model.deprecated_on,
         names=sorted(model.aliases),

@@ -250,7 +250,7 @@ async def _with_price(
     if summary.stream and dialect.encoder is None:
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
-        requests.refuse_idle_stream_options(summary)
+        requests.refuse_idle_parameters(summary)
     model, price = await candidates.usable_model(
         services, caller, summary.model, exchange.protocol.model_kind, summary
     )

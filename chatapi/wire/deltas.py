@@ -49,7 +49,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
 # Arrays and not maps: in Redis a delta of one token costs a few bytes more than its text. So fields may be
 # added at the end, and none may be removed or moved.
 class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="delta"):
-    """The root of all deltas; never sent itself. Its properties and methods are those without content."""
+    """The base class of all deltas, never sent itself. Its properties and methods are the defaults for deltas
+    without content.
+    """
 
     @property
     def counted_text(self) -> str | None:

@@ -259,9 +259,7 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
         if self.content is None or self.content is UNSET:
             instead = (self.refusal, self.tool_calls or None, self.function_call, self.audio)
             if instead == (None, None, None, None):
-                allowed = (
-                    "an assistant message without tool_calls, function_call, refusal or audio has content"
-                )
+                allowed = "it is required unless the message has tool_calls, function_call, refusal or audio"
                 raise Violation("content", allowed, "missing_required_parameter")
 
 

@@ -73,6 +73,8 @@ ENGINE_PARAMETERS: Final = frozenset(
 )
 # Among a deployment's `extra_parameters`: its upstream takes custom tools. No client can send it.
 CUSTOM_TOOLS: Final = "custom_tools"
+# The same for upstreams whose chats take no `max_tokens`: OpenAI's reasoning models.
+COMPLETION_LIMIT: Final = "max_completion_tokens"
 # The same for tiers that an upstream sells above its usual price: the price of a model knows no tiers.
 SERVICE_TIER: Final = "service_tier"
 DEAR_TIERS: Final[frozenset[ServiceTier]] = frozenset({"scale", "priority", "fast", "ultrafast"})

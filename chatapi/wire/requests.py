@@ -11,7 +11,7 @@ from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 
 __all__ = ["InvalidRequest", "from_bytes", "ignored_parameters", "to_bytes"]
-__all__ += ["refuse_idle_stream_options", "refuse_remote_media"]
+__all__ += ["refuse_idle_parameters", "refuse_remote_media"]
 
 
 class Facts(Protocol):
@@ -45,12 +45,13 @@ def refuse_remote_media(request: Facts) -> None:
         raise InvalidRequest(message, param, "unsupported_media", is_stream=request.stream)
 
 
-def refuse_idle_stream_options(request: Facts) -> None:
-    """Raise `InvalidRequest` for parameters that only a stream heeds, where none is asked for.
+def refuse_idle_parameters(request: Facts) -> None:
+    """Raise `InvalidRequest` for the first parameter that only a stream heeds, if no stream is requested.
 
     OpenAI refuses them; OpenToken's document says: ignored (`Dialect.refuses_idle_parameters`).
     """
-    for name in request.idle_parameters:
+    if request.idle_parameters:
+        name = request.idle_parameters[0]
         message = f"The '{name}' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, name)
 

@@ -32,6 +32,8 @@ from chatapi.wire.upstream_logprobs import Logprobs
 from chatapi.wire.upstream_tool_calls import ToolCallReader
 from chatapi.wire.upstream_usage import UsageReader
 
+# Anthropic's word for a full context window, and Mistral's.
+_WINDOW_FULL = frozenset({"model_context_window_exceeded", "model_length"})
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -44,7 +46,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
-    "model_context_window_exceeded": "length",
+    **dict.fromkeys(_WINDOW_FULL, "length"),
 }
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
 
@@ -170,7 +172,9 @@ class ChunkReader:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: Chunk) -> None:
-        """Keep what is said of all up to the chunk with the first delta."""
+        """Remember what the chunks up to the first delta say about the whole answer: fingerprint, tier, early
+        usage.
+        """
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
         # Of several prompts, an early usage may be that of one. One behind the whole answer is not early.
@@ -216,7 +220,7 @@ class ChunkReader:
             # vLLM also sends ids of tokens here, which would mean nothing to a client.
             stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
             reason = state.tool_calls.reason_for(_finish_reason(choice.finish_reason))
-            is_window_full = choice.finish_reason == "model_context_window_exceeded"
+            is_window_full = choice.finish_reason in _WINDOW_FULL
             finished = Finished(reason, index, stop_sequence=stop_sequence, is_window_full=is_window_full)
             self._finish(state, finished, batch)
 

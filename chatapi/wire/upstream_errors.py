@@ -1,7 +1,8 @@
 """Translates an upstream's errors into those that our client gets.
 
     fault of            upstream says                          client gets
-    the request         400 404 409 413 422, JSON envelope     the same kind, their message made harmless
+    the request         400 404 409 413 422, JSON envelope;    the same kind, their message made harmless
+                        400 422, FastAPI's `detail`
     the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
     the upstream        429, 5xx, in-band errors               429 502 503, a fixed sentence
 
@@ -167,7 +168,10 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
 
 def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failed:
     """Return the failure for an answer that is no 200; of the upstream's headers, only the wait counts."""
-    complaint = complaint_in(_decoded(body))
+    document = _decoded(body)
+    complaint = complaint_in(document)
+    if complaint is None and status in (400, 422):
+        complaint = _detail_in(document)
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
         return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(headers or {}))
@@ -237,6 +241,14 @@ def _complaint(error: dict[str, Any]) -> Complaint:
         code if isinstance(code, str | int) else None,
         param if isinstance(param, str) else None,
     )
+
+
+def _detail_in(document: object) -> Complaint | None:
+    """Return FastAPI's refusal of a request: `{"detail": "..."}`, or a list of mistakes with `msg`."""
+    detail = document.get("detail") if isinstance(document, dict) else None
+    if isinstance(detail, list):
+        detail = "; ".join([str(each["msg"]) for each in detail if isinstance(each, dict) and "msg" in each])
+    return Complaint(detail[:_MAX_READ_CHARACTERS]) if isinstance(detail, str) and detail else None
 
 
 def _decoded(body: bytes) -> object:

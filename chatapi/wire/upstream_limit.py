@@ -18,9 +18,9 @@ TOLERANCE = 2
 class OutputLimit:
     """How much of its limit one choice has used.
 
-    Each chunk has one token at least, so chunks are counted; where an upstream sends several tokens in a
-    chunk, also those of its long texts. A usual chunk costs a comparison, and long texts are encoded when
-    they have more bytes than they may have tokens.
+    Chunks are counted, because each has at least one token. Texts of more than 16 characters may have
+    several, so their bytes are added up, too; the tokenizer runs only when the bytes exceed the tokens
+    allowed.
     """
 
     def __init__(self, max_chunks: int) -> None:

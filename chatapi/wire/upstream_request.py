@@ -16,8 +16,14 @@ from chatapi.wire.messages import (
     Message,
     Part,
 )
-from chatapi.wire.parameters import SERVICE_TIER, CustomDefinition, FunctionDefinition, Tool
-from chatapi.wire.prompts import PROMPTS
+from chatapi.wire.parameters import (
+    COMPLETION_LIMIT,
+    SERVICE_TIER,
+    CustomDefinition,
+    FunctionDefinition,
+    Tool,
+)
+from chatapi.wire.prompts import PROMPTS, Messages
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 # A third of the length of numbers, and exact. A server that does not know it answers with numbers.
@@ -86,7 +92,8 @@ def upstream_body(
     OpenAI's parameters.
     """
     body = _forwarded(request, model, extra_parameters)
-    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    is_wanted = COMPLETION_LIMIT in extra_parameters and isinstance(request.prompt, Messages)
+    limit = COMPLETION_LIMIT if is_wanted or COMPLETION_LIMIT in body else "max_tokens"
     body |= {limit: max_output_tokens}
     return body | _STREAMED if is_streamed and request.can_stream else body
 

@@ -19,8 +19,9 @@ The kinds of input have several names; the first one that is present counts:
                              (LiteLLM), cache_creation_input_tokens (Anthropic), or the sum of the next two
     written for 5 min, 1 h   ephemeral_5m_input_tokens, ephemeral_1h_input_tokens (Anthropic, LiteLLM)
 
-Reasoning is part of the completion, but not for xAI, Gemini, and some gateways of Gemini: their total says
-so, and of Gemini's own API nothing else does.
+`completion_tokens` includes reasoning, except from xAI, Gemini and some gateways of Gemini. There,
+`total_tokens` exceeds prompt plus completion by the reasoning; Gemini's own API reports reasoning in no other
+way.
 
 `prompt_tokens` includes all kinds. Anthropic's `input_tokens`, which some gateways pass on in its place, is
 the uncached input only.
@@ -154,11 +155,12 @@ class UsageReader:
         # The latest one came where no choice's own comes.
         self._is_whole = False
         self.said = 0
-        """Chunks that said something, of which each has a token at least. One that only has text is counted
-        here by the caller, and not read: a call for each would cost as much as its text.
+        """The number of chunks with content; each has at least one token. For a chunk that is only text, the
+        caller adds 1 here instead of calling `read`, which would cost as much as the text itself.
         """
         self._seen = 0
-        # Whether every usage so far may be a running total of all choices: a token for each chunk.
+        # True while every usage so far could be a running total of all choices, that is, while its completion
+        # tokens match the number of chunks.
         self._fits_sum_so_far = True
 
     def read(self, sent: SentUsage | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:

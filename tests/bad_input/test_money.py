@@ -102,6 +102,7 @@ def test_a_ticket_for_what_nobody_can_pay_is_refused_when_it_is_used(
 def test_no_price_no_service(client: Client, path: str) -> None:
     answer = client.send("POST", path, body_for(path).replace(b"five", b"unpriced"))
     assert (answer.status, answer.error["code"]) == (503, "model_not_priced")
+    assert answer.headers["x-should-retry"] == "false"
     assert "x-generation-id" not in answer.headers
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from chatapi.api.organization import REPORTS
 from chatapi.model_kinds import MODEL_KINDS
-from chatapi.models import ModelKind, ServedModel
+from chatapi.models import Deployment, ModelKind, ServedModel
+from chatapi.wire.parameters import COMPLETION_LIMIT, CUSTOM_TOOLS
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.request_body import client_parameters
 from tests.admin_pages import client_of, text
@@ -48,3 +49,11 @@ def test_a_models_page_shows_its_context_window_and_accepted_parameters(
     assert len(lists) == len(apis)
     for listed, api in zip(lists, apis, strict=True):
         assert listed.startswith(" , ".join(client_parameters(api.body))), api.name
+
+
+def test_a_models_page_shows_only_extra_parameters_that_a_client_can_send(
+    alice: Person, small: ServedModel
+) -> None:
+    Deployment.objects.update(extra_parameters=["top_k", CUSTOM_TOOLS, COMPLETION_LIMIT])
+    page = client_of(alice.user).get(f"/console/{alice.project.organization_id}/models/{small.id}")
+    assert "This model also takes top_k ." in text(page)

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 BODY = json.dumps({"model": "five", "messages": [{"role": "user", "content": "hello"}]}).encode()
 
 
-def issue(client: Client, dialect: str = "bitseek") -> Answer:
-    return client.send("POST", f"/{dialect}/v1/chat/completions/tickets", BODY)
+def issue(client: Client, dialect: str = "bitseek", body: bytes = BODY) -> Answer:
+    return client.send("POST", f"/{dialect}/v1/chat/completions/tickets", body)
 
 
 def fetch(installation: Installation, url: str) -> Answer:
@@ -51,6 +51,15 @@ def test_the_stream_is_in_the_dialect_that_was_chosen(
     url = issue(client, dialect).json["url"]
     assert url.startswith(f"/{dialect}/v1/")
     assert fetch(installation, url).body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "llama"])
+def test_a_ticket_s_stream_may_have_usage(client: Client, installation: Installation, dialect: str) -> None:
+    body = json.dumps(json.loads(BODY) | {"stream_options": {"include_usage": True}}).encode()
+    answer = fetch(installation, issue(client, dialect, body).json["url"])
+    last, done = answer.body.decode().split("\n\n")[-3:-1]
+    assert done == "data: [DONE]"
+    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"] == 5
 
 
 def test_a_ticket_is_good_once(client: Client, installation: Installation) -> None:

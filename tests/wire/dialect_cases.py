@@ -165,6 +165,20 @@ CHATS = {
         ]
     ),
     "annotations": Case([Started(), Text("It is sunny."), Annotations([CITATION]), *END]),
+    "annotations-in-pieces": Case(
+        [
+            Started(),
+            Text("It is sunny.", 1),
+            Annotations([CITATION], 1),
+            Text("It is warm."),
+            Annotations([CITATION]),
+            Text(" And dry.", 1),
+            Annotations([CITATION], 1),
+            Finished("stop", 1),
+            *END,
+        ],
+        {"choices_count": 2},
+    ),
     "refusal": Case([Started(), Refusal("I can't help with that."), *END]),
     "escapes": Case([Started(), Text('"\\\n\u0000\u2028é😀</script>'), *END]),
     "logprobs": Case(

@@ -23,6 +23,7 @@ from tests.wire.dialect_cases import (
     COMPLETIONS,
     END,
     FAILURE,
+    LOGPROBS,
     SEEDS,
     TRANSCRIPTS,
     Case,
@@ -106,14 +107,21 @@ def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("case", ["completion-echo-logprobs", "completion-prompts"])
-def test_each_chunk_has_the_four_lists_if_log_probabilities_were_requested(dialect: str, case: str) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASES["completion-echo-logprobs"],
+        CASES["completion-prompts"],
+        Case([Started(context=LOGPROBS), Text("an upstream without them"), *END], {}, is_text=True),
+    ],
+)
+def test_each_chunk_has_the_four_lists_if_log_probabilities_were_requested(dialect: str, case: Case) -> None:
     lists = {"tokens", "text_offset", "token_logprobs", "top_logprobs"}
-    for choice in choices(CASES[case].stream(dialect)):
+    for choice in choices(case.stream(dialect)):
         assert choice["logprobs"].keys() == lists
         if not choice["text"] and choice["finish_reason"]:
             assert not any(choice["logprobs"].values())
-    without = Case([Started(), *CASES[case].deltas[1:]], CASES[case].answer, is_text=True)
+    without = Case([Started(), *case.deltas[1:]], case.answer, is_text=True)
     assert choices(without.stream(dialect))[-1]["logprobs"] is None
 
 

@@ -15,7 +15,7 @@ from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.wire.requests import refuse_idle_stream_options
+from chatapi.wire.requests import refuse_idle_parameters
 from tests.wire.request_bodies import HELLO, chat, chat_body, refusal, text, text_body
 
 Parse = Callable[..., GenerationRequest]
@@ -78,15 +78,15 @@ def test_stream_options_without_stream_are_refused_on_demand(
     for options in ({}, {"include_usage": True}, {"include_obfuscation": False}):
         for stream in (None, False):
             with pytest.raises(InvalidRequest, match="only allowed when 'stream' is enabled") as refused:
-                refuse_idle_stream_options(sent(stream=stream, stream_options=options))
+                refuse_idle_parameters(sent(stream=stream, stream_options=options))
             assert (refused.value.param, refused.value.status, refused.value.is_stream) == (
                 "stream_options",
                 400,
                 False,
             )
-        refuse_idle_stream_options(sent(stream=True, stream_options=options))
-    refuse_idle_stream_options(sent())
-    refuse_idle_stream_options(sent(stream_options=None))
+        refuse_idle_parameters(sent(stream=True, stream_options=options))
+    refuse_idle_parameters(sent())
+    refuse_idle_parameters(sent(stream_options=None))
 
 
 def test_stream_options_say_whether_usage_is_wanted() -> None:

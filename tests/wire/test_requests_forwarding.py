@@ -27,6 +27,7 @@ from chatapi.wire.messages import (
     Part,
 )
 from chatapi.wire.parameters import (
+    COMPLETION_LIMIT,
     DEAR_TIERS,
     ENGINE_PARAMETERS,
     SERVICE_TIER,
@@ -195,6 +196,15 @@ def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(
 ) -> None:
     body = upstream_body(chat(**members), model="m", max_output_tokens=9, extra_parameters=NOTHING)
     assert {name: value for name, value in body.items() if name.startswith("max")} == {limit: 9}
+
+
+@pytest.mark.parametrize("members", [{}, {"max_tokens": 99}, {"max_completion_tokens": 99}])
+def test_chats_have_the_limit_s_new_name_where_a_deployment_wants_it(members: dict[str, Any]) -> None:
+    wanted = frozenset({COMPLETION_LIMIT})
+    body = upstream_body(chat(**members), model="m", max_output_tokens=9, extra_parameters=wanted)
+    assert {name: value for name, value in body.items() if name.startswith("max")} == {COMPLETION_LIMIT: 9}
+    body = upstream_body(text(max_tokens=99), model="m", max_output_tokens=9, extra_parameters=wanted)
+    assert {name: value for name, value in body.items() if name.startswith("max")} == {"max_tokens": 9}
 
 
 def test_only_one_limit_is_sent() -> None:

@@ -93,6 +93,11 @@ def test_finish_reasons_become_openais(theirs: str, ours: str) -> None:
     assert collect(read(chunk({"content": "a"}, theirs))).choice(0).finish_reason == ours
 
 
+@pytest.mark.parametrize("theirs", ["model_context_window_exceeded", "model_length"])
+def test_an_upstream_may_say_that_the_context_window_is_full(theirs: str) -> None:
+    assert read(chunk({"content": "a"}, theirs))[-1] == Finished("length", is_window_full=True)
+
+
 def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop() -> None:
     assert failure_code(chunk({"content": "a"}, "error")) == "upstream_error"
 

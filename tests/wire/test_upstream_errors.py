@@ -49,6 +49,9 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (404, envelope("The model `m` does not exist"), 502, "upstream_model_not_found"),
         (404, envelope('model "m" not found, try pulling it first'), 502, "upstream_model_not_found"),
         (404, b'{"detail":"Not Found"}', 502, "upstream_invalid_response"),
+        (400, b'{"detail":"bad temperature"}', 400, None),
+        (422, b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"}]}', 400, None),
+        (422, b'{"detail":[{"loc":[]},"bad"]}', 502, "upstream_invalid_response"),
         (400, HTML, 502, "upstream_invalid_response"),
         (400, envelope("This model's maximum context length is 4096 tokens"), 400, "context_length_exceeded"),
         (
@@ -84,6 +87,11 @@ def test_a_request_fault_keeps_message_and_param() -> None:
         "temperature",
         "invalid_request_error",
     )
+
+
+def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
+    listed = b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"},{"msg":"Field required"}]}'
+    assert failure_of_status(422, listed).message == "Input should be 1; Field required"
 
 
 def test_a_servers_own_words_are_not_passed_on() -> None:

@@ -23,7 +23,7 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
 )
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 # Codes that no retry changes, though SDKs retry some of their statuses.
-_FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
+_FINAL = {"insufficient_quota", "model_not_priced", STOPPED.code, "cancelled"}
 
 
 class ErrorAnswer(NamedTuple):

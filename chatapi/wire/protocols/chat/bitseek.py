@@ -51,7 +51,8 @@ class Bitseek(OpenAI):
             called["tool_calls"] = [
                 {"index": number, **call} for number, call in enumerate(called["tool_calls"])
             ]
-        return self._chunk(delta.index, to_json(called)) if called else b""
+        cited = self._cited(delta.index)
+        return cited + self._chunk(delta.index, to_json(called)) if called else cited
 
     def _finish_chunk(self, delta: Finished) -> bytes:
         return self._chunk(delta.index, b'{"content":""}', finish_reason=self._word_for(delta.finish_reason))

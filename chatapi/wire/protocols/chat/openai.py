@@ -5,6 +5,7 @@ A stream is a role chunk, content chunks, one finish chunk per choice with an em
 failure in mid-stream is an error frame and `[DONE]`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, assert_never, get_args
 
@@ -104,6 +105,8 @@ class OpenAI:
         self.answer = answer
         # OpenAI's reference, `include_usage`: all other chunks have a usage, too, of null.
         self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
+        # The JSON of citations by choice, until the choice ends.
+        self._citations: defaultdict[int, bytearray] = defaultdict(bytearray)
         # An answer may fail before its `Started`, and a dialect's failure may be a chunk.
         self._frame(Started())
 
@@ -188,14 +191,22 @@ class OpenAI:
         )
 
     def _annotations(self, delta: Annotations) -> bytes:
-        return self._chunk(delta.index, to_json({"annotations": delta.annotations}))
+        # One list for each choice, before its end: openai-python's `stream()` raises for a second one.
+        self._citations[delta.index] += to_json(delta.annotations)[1:-1] + b","
+        return b""
 
     def _finished(self, delta: Finished) -> bytes:
-        return self._finish_chunk(delta)
+        return self._cited(delta.index) + self._finish_chunk(delta)
+
+    def _cited(self, index: int) -> bytes:
+        """Return the chunk with the choice's citations; nothing if there are none."""
+        found = self._citations.pop(index, None)
+        return self._chunk(index, b'{"annotations":[%s]}' % found[:-1]) if found else b""
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a stream well."""
-        # The usage is here all the same, because it shows that the books have the answer.
+        # Every good end has a `Usage`, because it proves that the answer is booked. This client did not ask
+        # to see it.
         if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE

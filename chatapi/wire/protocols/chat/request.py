@@ -52,7 +52,7 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         members = request_body.same_members(asked)
         if (options := self.stream_options) is not None:
             members["include_usage"] = options.include_usage is True
-            members["idle_parameters"] = () if self.stream else ("stream_options",)
+            members["idle_parameters"] = () if asked.stream else ("stream_options",)
         return members | {"digest": request_body.digest(protocol, asked)}
 
 
@@ -90,7 +90,8 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
         if self.top_logprobs is not None and not self.logprobs:
             raise Violation("top_logprobs", "it is only allowed when logprobs is true")
         if self.modalities and "audio" in self.modalities and self.audio is None:
-            raise Violation("audio", "modalities has 'audio'", "missing_required_parameter")
+            allowed = "it is required because modalities has 'audio'"
+            raise Violation("audio", allowed, "missing_required_parameter")
         if self.tool_choice not in (None, "none", "auto"):
             self._check_tool_choice()
         if isinstance(self.function_call, Named):

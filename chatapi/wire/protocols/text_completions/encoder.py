@@ -92,11 +92,9 @@ class OpenAIText(OpenAI):
         index = delta.index
         start = self._text_lengths[index]
         self._text_lengths[index] = start + len(delta.text)
-        logprobs = (
-            b"null"
-            if delta.logprobs is None
-            else to_json(_legacy_logprobs(delta.text, delta.logprobs, start))
-        )
+        logprobs = self._no_logprobs
+        if delta.logprobs is not None:
+            logprobs = to_json(_legacy_logprobs(delta.text, delta.logprobs, start))
         return b'%s{"text":%s,"index":%d,"logprobs":%s,%s' % (
             self._head,
             to_json(delta.text),
