@@ -261,9 +261,9 @@ def test_a_long_message_is_judged_at_once() -> None:
         "a_" * 1000,
         "messages" + ".a" * 900,
     ):
-        began = time.perf_counter()
+        began = time.thread_time()
         harmless(text)
-        assert time.perf_counter() - began < 0.02
+        assert time.thread_time() - began < 0.02
 
 
 PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>"

@@ -57,7 +57,8 @@ class ToolDefinition(_Plain, frozen=True):
     def __post_init__(self) -> None:
         # Anthropic's reference: a tool without a type is the client's own, and has a schema.
         if self.type == "custom" and self.input_schema is None:
-            raise Violation("input_schema", "a tool has a JSON schema", "missing_required_parameter")
+            allowed = "it is required for a tool of your own"
+            raise Violation("input_schema", allowed, "missing_required_parameter")
         if self.type != "custom" and not self.is_servers:
             allowed = "only 'custom' tools are supported; send this tool with a name and an input_schema"
             raise Violation("type", allowed)

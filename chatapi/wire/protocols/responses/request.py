@@ -177,7 +177,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
         # An earlier conversation alone is a request: the model goes on.
         if self.input is None and self.previous_response_id is None:
-            raise Violation("input", "there is no previous_response_id", "missing_required_parameter")
+            allowed = "it is required without previous_response_id"
+            raise Violation("input", allowed, "missing_required_parameter")
 
     @property
     def _sent_items(self) -> dict[str, Item]:
