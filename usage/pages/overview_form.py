@@ -269,6 +269,11 @@ class OverviewForm(UsageFilterForm):
         """Return how far back the chart reaches if it has the newest requests of the range only."""
         return self.chart.newest and self.chart.newest.since
 
+    @property
+    def reader_time_zone(self) -> str:
+        """Return UTC for days of end users: their dates name days of UTC."""
+        return "UTC" if self.has_days_of_end_users else super().reader_time_zone
+
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
         if self.has_days_of_end_users:
