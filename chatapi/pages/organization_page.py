@@ -144,7 +144,9 @@ def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
     for each, (_, _, name) in zip(months, owners, strict=True):
         # The name that `owner_name` would otherwise read, one by one.
         each.__dict__["subject_name"] = name
-    known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all())).order_by("scope", "id")
+    known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all()))
+    # Projects and the organization before keys and end users, of which there may be many.
+    known = known.order_by("-scope", "id")
     return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
 
 

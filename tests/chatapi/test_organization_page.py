@@ -5,7 +5,8 @@ import random
 import pytest
 from django.test import Client
 
-from accounts.models import APIKey, Organization, RateLimit
+from accounts.models import APIKey, EndUser, Organization, RateLimit
+from chatapi.pages import organization_page
 from tests.admin_pages import client_of, shown
 from tests.cast import Person, run
 from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
@@ -39,6 +40,22 @@ def test_it_shows_spend_limits_keys_and_credit(root: Client, alice: Person) -> N
     assert "limits nothing" in text
     assert context["next_step"] is None
     assert sum(layer.values[-1] or 0 for layer in context["trend"].layers) == spent
+
+
+def test_many_limits_of_end_users_hide_no_other(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(organization_page, "_MAX_LIMITS", 3)
+    owners = {"key": alice.api_key, "organization": alice.project.organization, "project": alice.project}
+    for name in ("ann", "ben"):
+        person = EndUser.objects.create(project=alice.project, name=name)
+        BudgetLimit.objects.create(scope="end_user", scope_id=person.pk, period="month", limit_nanodollars=1)
+    for scope, row in owners.items():
+        BudgetLimit.objects.create(scope=scope, scope_id=row.pk, period="month", limit_nanodollars=1)
+    page = root.get(url(alice))
+    assert {line.use.limit.scope for line in page.context["lines"]} == owners.keys()
+    (project,) = page.context["projects"]
+    assert project.limit is not None
 
 
 def test_it_lists_the_newest_statements(
