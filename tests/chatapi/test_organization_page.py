@@ -1,6 +1,8 @@
 """The admin's page of one organization: new and full, and the people that may see it."""
 
 import random
+import re
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -12,6 +14,7 @@ from tests.cast import Person, run
 from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
 from usage.books import credit
 from usage.books.credit import Note
+from usage.database.clock import database_now, local_day
 from usage.formatting import amount
 from usage.models import BudgetLimit, Statement
 
@@ -56,6 +59,22 @@ def test_many_limits_of_end_users_hide_no_other(
     assert {line.use.limit.scope for line in page.context["lines"]} == owners.keys()
     (project,) = page.context["projects"]
     assert project.limit is not None
+
+
+def test_what_was_spent_this_month_leads_to_the_months_sums(root: Client, alice: Person) -> None:
+    Organization.objects.update(time_zone="Pacific/Kiritimati")
+    limit = BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", limit_nanodollars=1
+    )
+    month = local_day(database_now(), "Pacific/Kiritimati").replace(day=1)
+    urls = [
+        *re.findall(r'href="(/admin/\?[^"]*start=[^"]*)"', root.get(url(alice)).text),
+        root.get(f"/admin/budgets/{limit.pk}").context["overview_url"],
+    ]
+    assert len(urls) == 3
+    for each in urls:
+        over = root.get(unescape(each)).context["form"].over
+        assert over.start.isoformat() == f"{month}T00:00:00+14:00", each
 
 
 def test_it_lists_the_newest_statements(
