@@ -163,6 +163,14 @@ def test_the_overview_shows_budgets_and_the_queue(root: Client, house: Generatio
     assert "Waiting for a worker 1" in page
 
 
+def test_the_overview_says_that_no_budget_with_a_limit_is_used(root: Client, alice: Person) -> None:
+    BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", limit_nanodollars=10**8
+    )
+    page = shown(root.get("/admin/"))
+    assert "No budget with a limit has been used in its current period." in page
+
+
 @pytest.mark.parametrize(
     ("group", "measure"),
     [
