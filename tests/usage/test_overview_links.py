@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -219,6 +220,18 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
         ("measured", None),
     ]
     assert speed.change == Change("+102 %", "up")  # each to within 5 %
+
+
+@pytest.mark.parametrize("path", ["/admin/", "/console/{}/overview"])
+def test_an_error_rate_that_was_zero_is_earlier_data(alice: Person, path: str) -> None:
+    Organization.objects.update(created_at=database_now() - timedelta(days=90))
+    run(alice)
+    HourlyUsage.objects.update(hour=F("hour") - timedelta(days=1))
+    run(alice, outcome=Outcome.FAILED)
+    client, path = client_of(alice.user), path.format(alice.project.organization_id)
+    for query, found in (("?days=1", Change("from 0", "up")), ("?days=2", None)):
+        cards = {each.title: each for each in client.get(path + query).context["cards"]}
+        assert cards["Error rate"].change == found
 
 
 # ---- the chart's columns

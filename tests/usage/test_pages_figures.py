@@ -99,7 +99,10 @@ def test_ages_are_relative_while_that_says_something(seconds: float, written: st
 
 
 def test_a_change_needs_something_to_compare_with() -> None:
-    assert formatting.change(5, 0) is None
+    assert formatting.change(5, None) is None
+    assert formatting.change(5, 0) == formatting.Change("from 0", "up")
+    assert formatting.change(-5, 0) == formatting.Change("from 0", "down")
+    assert formatting.change(0, 0) == formatting.Change("±0 %", "same")
     assert formatting.change(110, 100) == formatting.Change("+10 %", "up")
     assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
     assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
