@@ -123,7 +123,7 @@ def test_bars_stack_to_their_columns_height() -> None:
     assert float(first.bars[0].y[:-1]) == pytest.approx(
         float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1])
     )
-    assert (chart.total, [each.total for each in chart.legend]) == (12, ["11", "1"])
+    assert (chart.is_empty, [each.total for each in chart.legend]) == (False, ["11", "1"])
 
 
 def test_a_correction_beyond_the_spend_is_a_number_of_the_table_and_no_bar() -> None:
@@ -139,6 +139,8 @@ def test_a_correction_beyond_the_spend_is_a_number_of_the_table_and_no_bar() -> 
         assert float(y[:-1]) >= 0
         assert 0 < float(height[:-1]) <= 100
     assert [column.cells for column in trend.columns] == [["-4"], ["10"]]
+    cancelled = overview_chart.draw(days, [Group("a", [4, -4])], str)
+    assert (cancelled.is_empty, [column.total for column in cancelled.columns]) == (False, ["4", "-4"])
 
 
 def test_groups_without_a_colour_of_their_own_are_one() -> None:
@@ -159,7 +161,8 @@ def test_labels_do_not_collide_on_a_narrow_screen(label: str, on_a_phone: list[i
 
 def test_a_chart_of_nothing_is_drawn() -> None:
     chart = overview_chart.draw([Bucket("1", "one")], [], str)
-    assert (chart.total, chart.columns[0].bars, chart.legend) == (0, [], [])
+    assert (chart.is_empty, chart.columns[0].bars, chart.legend) == (True, [], [])
+    assert overview_chart.draw([Bucket("1", "one")], [Group("a", [0])], str).is_empty
 
 
 def generation(**times: object) -> Generation:
