@@ -101,7 +101,7 @@ def test_a_report_reads_a_bounded_number_of_requests(
     monkeypatch.setattr(generation_list, "SEARCHED", 3)
     points = insights.series(week(), "metadata", Filters(metadata_key="team"))
     assert sum(point.totals.requests for point in points) == 3
-    assert "Choose a shorter range to see all." in root.get("/admin/?group=metadata").text
+    assert "Choose a shorter range for all of them." in root.get("/admin/?group=metadata").text
 
 
 def test_the_overview_groups_by_error_and_leads_to_the_requests(root: Client, alice: Person) -> None:

@@ -61,7 +61,7 @@ class Range:
         return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
 
     def in_utc_days(self, now: datetime) -> "Range":
-        """Return the range in UTC, wider by the rest of its first and last day; today ends with this hour."""
+        """Return the range widened to full UTC days; the current day ends with this hour."""
         start, end = self.start.astimezone(UTC), self.end.astimezone(UTC)
         midnight = end + (_EPOCH - end) % DAY
         first = start - (start - _EPOCH) % DAY
