@@ -67,6 +67,15 @@ class Range:
         first = start - (start - _EPOCH) % DAY
         return Range(first, max(end, min(midnight, _end_of_hour(now.astimezone(UTC)))), "day")
 
+    @property
+    def counted(self) -> "Range | None":
+        """Return the time of the UTC hours that count in it, which begin in it; None if none does."""
+        start, end = (
+            each + (_EPOCH - each) % HOUR for each in (self.start.astimezone(UTC), self.end.astimezone(UTC))
+        )
+        zone = self.start.tzinfo
+        return Range(start.astimezone(zone), end.astimezone(zone), self.bucket) if start < end else None
+
     def fits(self, bucket: Bucket) -> bool:
         """Return whether the range is short enough for these buckets."""
         return self.end - self.start <= MAX_DAYS[bucket] * DAY
