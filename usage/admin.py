@@ -309,6 +309,10 @@ class CodeFilter(admin.SimpleListFilter):
         )
         return [(code, code) for code in recent.order_by("code").values_list("code", flat=True).distinct()]
 
+    def has_output(self) -> bool:
+        """Return whether it filters, also by a code that it does not offer, or offers a code."""
+        return self.value() is not None or super().has_output()
+
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(code=self.value()) if self.value() else rows
 

@@ -128,8 +128,12 @@ def change(now: float | None, before: float | None) -> Change | None:
 
     Below zero, as spend may be after corrections, is none: a share of it would have the wrong sign.
     """
-    if now is None or not before or before < 0:
+    if now is None or before is None or before < 0:
         return None
+    if now == before:
+        return Change("±0 %", "same")
+    if before == 0:
+        return Change("from 0", "up" if now > 0 else "down")
     percent = 100 * (now - before) / before
     if abs(percent) < 0.5:
         return Change("±0 %", "same")

@@ -12,7 +12,7 @@ from chatapi.identity import parse_id
 from chatapi.pages import stopping
 from usage.formatting import duration
 from usage.models import Generation
-from usage.pages.live import MAX_ROWS, PAGE_ROWS, LiveFilters, LiveRow, offered, running_of, sums
+from usage.pages.live import PAGE_ROWS, LiveFilters, LiveRow, offered, running_of, sums
 
 
 @require_safe
@@ -25,8 +25,7 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {
         "title": "Live",
         "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
-        **sums(shown),
-        "max_rows": MAX_ROWS,
+        **sums(shown, running),
         "chosen": chosen,
         "filters": offered(running, chosen),
         "feed": console.url("home_of") + "live/feed",

@@ -44,7 +44,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     context |= {
         "form": form,
         "before": form.over.before,
-        "cards": _cards(form, now, before),
+        "cards": _cards(form, now, before if before.requests else None),
         "chart": chart_of(form, points, MAX_COLUMNS),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
@@ -59,21 +59,25 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     return render(request, console, "overview.html", context)
 
 
-def _cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
+def _cards(form: OverviewForm, now: Totals, before: Totals | None) -> list[Card]:
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
     url = form.rows_url()
-    spent = change(now.amount_nanodollars, before.amount_nanodollars)
+    spent = change(now.amount_nanodollars, before.amount_nanodollars if before else None)
     usage = [
         Card("Spend", money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spent),
         Card(
-            "Requests", count(now.requests), f"{now.requests:,}", url, change(now.requests, before.requests)
+            "Requests",
+            count(now.requests),
+            f"{now.requests:,}",
+            url,
+            change(now.requests, before.requests if before else None),
         ),
         Card(
             "Tokens",
             count(now.total_tokens),
             f"{now.prompt_tokens:,} in, {now.completion_tokens:,} out",
             url,
-            change(now.total_tokens, before.total_tokens),
+            change(now.total_tokens, before.total_tokens if before else None),
         ),
     ]
     if form.has_days_of_end_users:
@@ -83,7 +87,7 @@ def _cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        change(now.error_rate, before.error_rate),
+        change(now.error_rate, before.error_rate if before else None),
         "bad",
     )
     return [*usage, failed]

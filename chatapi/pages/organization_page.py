@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce, Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from accounts import access
@@ -67,6 +68,8 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
         project.organization = row
     limits = _limits(row, projects)
     keys = list(_keys(row))
+    # The organization's own month, in its time zone.
+    own_month = {"start": limits[0].key.period_start, "time_zone": row.time_zone}
     statements = Statement.objects.filter(organization=row.pk).order_by("-month").defer("content")
     context = {
         "title": row,  # the heading shows the name of an object as it is
@@ -78,6 +81,8 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
         "has_more_projects": len(projects) > _PROJECTS,
         "lines": [Line.of(use, f"{row} / ") for use in _own_limits(limits)],
         "spent": limits[0],
+        "spent_url": page_url("index", {"organization": row.pk, "group": "project", **own_month}),
+        "month_query": urlencode(own_month),
         "keys": [(key, status(key, row.now)) for key in keys],
         "rate_limits": _rate_limits(row),
         "statements": [(each, Month.of(each.month)) for each in statements[:_STATEMENTS]],
@@ -144,7 +149,9 @@ def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
     for each, (_, _, name) in zip(months, owners, strict=True):
         # The name that `owner_name` would otherwise read, one by one.
         each.__dict__["subject_name"] = name
-    known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all())).order_by("scope", "id")
+    known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all()))
+    # Projects and the organization before keys and end users, of which there may be many.
+    known = known.order_by("-scope", "id")
     return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
 
 

@@ -77,14 +77,15 @@ def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str
     shows; return the key's id.
     """
     key_id = request.POST.get("key", "")
-    running = [each.id for each in running_of(organizations) if str(each.api_key_id) == key_id]
+    key_id = key_id if is_id(key_id) else ""
+    running = [each.id for each in running_of(organizations, int(key_id))] if key_id else []
     if not running:
         messages.success(request, "No request of this key is running.")
     elif ask_to_stop(list(Generation.objects.filter(pk__in=running))):
         messages.success(request, f"Asked to stop {len(running):,} request{'s' * (len(running) > 1)}.")
     else:
         messages.error(request, "The requests could not be stopped: Redis does not respond. Try again.")
-    return key_id if is_id(key_id) else ""
+    return key_id
 
 
 def ask_to_stop(rows: Sequence[Generation]) -> bool:

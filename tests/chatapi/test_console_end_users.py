@@ -162,10 +162,10 @@ def test_the_page_says_how_far_back_the_sums_of_end_users_reach(
     page = client.get(url(alice, "usage?days=1&group=end_user"))
     assert number(page, "Requests") == "4", "all of the range"
     assert sum(requests for _, requests, _ in groups(page)) == 1
-    assert "the groups by end user are those of the newest" in text(page)
+    assert "The groups by end user cover only the newest" in text(page)
     one = client.get(url(alice, "usage?days=1&end_user=ann"))
     assert number(one, "Requests") == "1", "of its own requests, not of all"
-    assert "these are those of the newest" in text(one)
+    assert "These sums cover only the newest" in text(one)
 
 
 def test_a_seldom_end_user_is_found_by_its_index(alice: Person) -> None:

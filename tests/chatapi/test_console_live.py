@@ -15,6 +15,7 @@ from tests.chatapi.worker.processes import Valkey
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.models import Generation
+from usage.pages import live
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -57,6 +58,20 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
     assert "No running request matches." in text(client.get(url(alice, "live?project=999&key=x&model=<b>")))
 
 
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_a_filtered_page_says_that_it_has_only_the_oldest(
+    alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    monkeypatch.setattr(live, "MAX_ROWS", 1)
+    running(bob)
+    running(alice)
+    client, path = client_of(alice.user), path or url(alice, "live")
+    assert "or more; the oldest are shown" in text(client.get(path))
+    shown = text(client.get(path, {"key": alice.api_key.pk}))
+    assert "None of the 1 oldest running requests matches." in shown
+    assert "among the 1 oldest running requests" in shown
+
+
 def test_an_empty_page_says_where_finished_requests_are(alice: Person) -> None:
     assert "Nothing is running. Finished requests are in Requests" in text(
         client_of(alice.user).get(url(alice, "live"))
@@ -80,9 +95,11 @@ def test_one_request_is_stopped(alice: Person, streams: Valkey) -> None:
 
 
 def test_all_requests_of_a_key_are_stopped_and_no_others(
-    alice: Person, bob: Person, charlie: Person, streams: Valkey
+    alice: Person, bob: Person, charlie: Person, streams: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, others = [running(alice), running(alice)], [running(bob), running(charlie)]
+    # Of the two oldest requests, none is of the key.
+    monkeypatch.setattr(live, "MAX_ROWS", 2)
+    others, own = [running(bob), running(charlie), running(bob)], [running(alice), running(alice)]
     client, path = as_role(alice, Role.ADMIN), url(alice, "live/stop-key")
     answer = client.post(path, {"key": alice.api_key.pk}, follow=True)
     assert "Asked to stop 2 requests." in text(answer)

@@ -151,7 +151,7 @@ def test_the_sums_beside_partial_groups_are_those_of_all_requests(
     cards = [[(card.title, card.exact) for card in each.context["cards"]] for each in (of_group, of_model)]
     assert cards[0] == cards[1]
     for each in (page, of_group):
-        assert f"the groups by {'team' if group == 'metadata' else 'error'} are those of the newest" in text(
+        assert f"The groups by {'team' if group == 'metadata' else 'error'} cover only the newest" in text(
             each
         )
 

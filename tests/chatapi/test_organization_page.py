@@ -1,16 +1,20 @@
 """The admin's page of one organization: new and full, and the people that may see it."""
 
 import random
+import re
+from html import unescape
 
 import pytest
 from django.test import Client
 
-from accounts.models import APIKey, Organization, RateLimit
+from accounts.models import APIKey, EndUser, Organization, RateLimit
+from chatapi.pages import organization_page
 from tests.admin_pages import client_of, shown
 from tests.cast import Person, run
 from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
 from usage.books import credit
 from usage.books.credit import Note
+from usage.database.clock import database_now, local_day
 from usage.formatting import amount
 from usage.models import BudgetLimit, Statement
 
@@ -39,6 +43,38 @@ def test_it_shows_spend_limits_keys_and_credit(root: Client, alice: Person) -> N
     assert "limits nothing" in text
     assert context["next_step"] is None
     assert sum(layer.values[-1] or 0 for layer in context["trend"].layers) == spent
+
+
+def test_many_limits_of_end_users_hide_no_other(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(organization_page, "_MAX_LIMITS", 3)
+    owners = {"key": alice.api_key, "organization": alice.project.organization, "project": alice.project}
+    for name in ("ann", "ben"):
+        person = EndUser.objects.create(project=alice.project, name=name)
+        BudgetLimit.objects.create(scope="end_user", scope_id=person.pk, period="month", limit_nanodollars=1)
+    for scope, row in owners.items():
+        BudgetLimit.objects.create(scope=scope, scope_id=row.pk, period="month", limit_nanodollars=1)
+    page = root.get(url(alice))
+    assert {line.use.limit.scope for line in page.context["lines"]} == owners.keys()
+    (project,) = page.context["projects"]
+    assert project.limit is not None
+
+
+def test_what_was_spent_this_month_leads_to_the_months_sums(root: Client, alice: Person) -> None:
+    Organization.objects.update(time_zone="Pacific/Kiritimati")
+    limit = BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", limit_nanodollars=1
+    )
+    month = local_day(database_now(), "Pacific/Kiritimati").replace(day=1)
+    urls = [
+        *re.findall(r'href="(/admin/\?[^"]*start=[^"]*)"', root.get(url(alice)).text),
+        root.get(f"/admin/budgets/{limit.pk}").context["overview_url"],
+    ]
+    assert len(urls) == 3
+    for each in urls:
+        over = root.get(unescape(each)).context["form"].over
+        assert over.start.isoformat() == f"{month}T00:00:00+14:00", each
 
 
 def test_it_lists_the_newest_statements(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -15,8 +15,9 @@ from chatapi.console import statement_pages as console_pages
 from tests.admin_pages import client_of, shown, text
 from tests.cast import Person
 from tests.usage.billing_months import NOTE, NOW, START, close_all, set_clock, set_prices, use
-from usage.books import credit
-from usage.models import Statement
+from usage.books import corrections, credit
+from usage.books.corrections import Correction
+from usage.models import LedgerEntry, Statement
 from usage.pages import statement_pages
 from usage.verification import seals
 
@@ -108,6 +109,24 @@ def test_the_page_has_the_sums_and_the_proof(acme_path: str, root: Client) -> No
     preview = shown(root.get(acme_path.replace("2026-01", "2026-03")))
     assert "Preview, as of 2026-03-03 15:20 UTC." in preview
     assert row.digest not in preview
+
+
+def test_corrections_lead_to_those_of_the_month(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch)
+    chance = random.Random(1)
+    set_prices(chance, [alice.api_key])
+    use(chance, alice.api_key, START, completion=100)
+    charge = LedgerEntry.objects.get()
+    for moment in (START + timedelta(days=10), NOW - timedelta(days=1)):
+        with transaction.atomic():
+            corrections.write(moment, [Correction(charge, 77, "story", "test", is_rerating=False)])
+    close_all()
+    for month in ("2026-02", "2026-03"):
+        page = root.get(f"{PATH}{alice.project.organization_id}/{month}")
+        rows = root.get(page.context["corrections_url"]).context["cl"].queryset
+        assert [f"{row.created_at:%Y-%m}" for row in rows] == [month]
 
 
 def test_grants_of_fractions_of_a_cent_are_exact_also_where_their_sum_has_none(

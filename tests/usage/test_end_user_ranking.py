@@ -10,6 +10,7 @@ from django.db.models import Count, Q, Sum
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import EndUser, Project
@@ -19,7 +20,7 @@ from tests.usage.conftest import plan
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.insights import Filters, Range, end_user_ranking, generation_list
 from usage.models import DailyEndUserUsage, Kind, LedgerEntry, MonthlyEndUserUsage
 from usage.pricing import Tokens
@@ -150,12 +151,31 @@ def test_too_many_end_users_have_an_order_by_month_only(
     assert "Top end users" not in [title for title, _ in project.context["spenders"]]
 
 
-def test_the_page_has_links_to_months(used: Client) -> None:
-    page = used.get(reverse("admin:index"), {"group": "end_user"})
-    links = {choice.text: choice.url for choice in page.context["form"].range_links()}
-    for text in ("This month", "Last month"):
-        chosen = used.get(links[text])
-        assert [each.text for each in chosen.context["form"].range_links() if each.is_chosen] == [text]
+@pytest.mark.parametrize("time_zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def test_the_page_has_links_to_ranges_of_utc(
+    used: Client, monkeypatch: pytest.MonkeyPatch, time_zone: str
+) -> None:
+    # In Tokyo, the next month has begun.
+    now = month().start - timedelta(hours=6)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    page = used.get(reverse("admin:index"), {"group": "end_user", "time_zone": time_zone})
+    for choice in page.context["form"].range_links():
+        chosen = used.get(choice.url)
+        assert chosen.status_code == 200, choice.text
+        assert [each.text for each in chosen.context["form"].range_links() if each.is_chosen] == [choice.text]
+
+
+@pytest.mark.parametrize("time_zone", ["Asia/Tokyo", "America/Los_Angeles"])
+def test_the_last_hour_of_another_group_is_the_same_time(used: Client, alice: Person, time_zone: str) -> None:
+    page = used.get(reverse("admin:index"), {"project": str(alice.project.pk), "time_zone": time_zone})
+    url = next(each.url for each in page.context["form"].range_links() if each.text == "Last hour")
+    (by_end_user,) = (
+        used.get(choice.url)
+        for choice in used.get(url).context["form"].group_links()
+        if choice.text == "End user"
+    )
+    over = by_end_user.context["form"].over
+    assert over.start <= hour_of(database_now()) - timedelta(hours=1) < over.end
 
 
 def test_the_largest_of_a_month_are_the_first_rows_of_an_index(used: Client, alice: Person) -> None:

@@ -1,6 +1,7 @@
 """Sums by error code and by metadata: those of the newest requests, grouped and filtered."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -100,14 +101,14 @@ def test_a_report_reads_a_bounded_number_of_requests(
     monkeypatch.setattr(generation_list, "SEARCHED", 3)
     points = insights.series(week(), "metadata", Filters(metadata_key="team"))
     assert sum(point.totals.requests for point in points) == 3
-    assert "Choose a shorter range to see all." in root.get("/admin/?group=metadata").text
+    assert "Choose a shorter range for all of them." in root.get("/admin/?group=metadata").text
 
 
 def test_the_overview_groups_by_error_and_leads_to_the_requests(root: Client, alice: Person) -> None:
     row = failed(alice, "upstream_timeout")
     run(alice)
     page = root.get("/admin/?days=1&group=error")
-    assert page.context["chart"].total == 1
+    assert [each.total for each in page.context["chart"].legend] == ["1"]
     (line,) = page.context["spenders"][0][1]
     assert [each.pk for each in root.get(line.url).context["page"].rows] == [row.pk]
     assert "Error" in [each.text for each in page.context["form"].group_links() if each.is_chosen]
@@ -128,6 +129,20 @@ def test_errors_are_beside_what_was_refused_and_why(root: Client, alice: Person,
     own = client_of(alice.user).get("/admin/?days=1&group=error")
     assert [each.key for each in own.context["refusals"]] == ["alice"]
     assert root.get("/admin/?group=error&model=small").context["refusals"] is None
+
+
+@pytest.mark.parametrize("days_ago", [1, 10])
+def test_what_was_refused_leads_to_the_hours_of_the_range(root: Client, alice: Person, days_ago: int) -> None:
+    moment, day = database_now() - timedelta(days=days_ago), timedelta(days=1)
+    counts = {Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 3}
+    counts |= {Refusal(alice.api_key.pk, 402, "insufficient_quota"): 7}
+    for at in (moment, moment + day):
+        refused_requests.add(at, [counts])
+    page = root.get(f"/admin/?group=error&start={moment:%Y-%m-%d}&end={moment:%Y-%m-%d}")
+    assert len(page.context["refusals"]) == 2
+    for each in page.context["refusals"]:
+        found = root.get(each.url).context["cl"].queryset
+        assert [(row.code, row.requests) for row in found] == [(each.row.code, each.row.requests)]
 
 
 def test_the_overview_offers_the_keys_of_metadata(root: Client, of_teams: Callable[..., Generation]) -> None:

@@ -6,16 +6,18 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import EndUser, Organization, Project
 from chatapi.models import Deployment
+from tests import cast
 from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person, admit, run
 from usage.books import ledger, prices
 from usage.books.settlement import Attempt
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.formatting import Change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.pages.overview import MAX_COLUMNS
@@ -47,6 +49,25 @@ def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person
     for title in ("Spend", "Tokens", "First token"):
         lines = [line for line in cards[title].lines if line.name != "Over the reserved amount"]
         assert {cards[title].url, *(line.url for line in lines)} == {url}
+
+
+def test_where_days_begin_within_an_hour_links_lead_to_the_hours_that_count(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    midnight = hour_of(database_now()).replace(hour=18, minute=30) - timedelta(days=3)
+    rows = []
+    for minutes in (10, 120, 24 * 60 + 10):
+        monkeypatch.setattr(cast, "database_now", lambda: midnight + timedelta(minutes=minutes))  # noqa: B023
+        rows.append(run(alice).pk)
+    # Days of Kolkata begin within an hour of UTC, which counts on the day before.
+    first, last = (f"{midnight + timedelta(days=days):%Y-%m-%d}" for days in (0, 1))
+    query = f"&end={last}&time_zone=Asia/Kolkata&organization={alice.project.organization_id}"
+    days = root.get(f"/admin/?start={first}{query}&bucket=day").context["chart"].columns
+    assert [listed(root, each.bucket.url) for each in days] == [{rows[0]}, {*rows[1:]}]
+    requests = card(root, "Requests", f"?start={last}{query}")
+    assert (requests.exact, listed(root, requests.url)) == ("2", {*rows[1:]})
+    hours = root.get(f"/admin/?start={last}{query}&bucket=hour").context["chart"].columns
+    assert set().union(*(listed(root, each.bucket.url) for each in hours if each.bucket.url)) == {*rows[1:]}
 
 
 def test_the_error_rate_leads_to_every_kind_of_failure(root: Client, alice: Person) -> None:
@@ -219,6 +240,18 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
         ("measured", None),
     ]
     assert speed.change == Change("+102 %", "up")  # each to within 5 %
+
+
+@pytest.mark.parametrize("path", ["/admin/", "/console/{}/overview"])
+def test_an_error_rate_that_was_zero_is_earlier_data(alice: Person, path: str) -> None:
+    Organization.objects.update(created_at=database_now() - timedelta(days=90))
+    run(alice)
+    HourlyUsage.objects.update(hour=F("hour") - timedelta(days=1))
+    run(alice, outcome=Outcome.FAILED)
+    client, path = client_of(alice.user), path.format(alice.project.organization_id)
+    for query, found in (("?days=1", Change("from 0", "up")), ("?days=2", None)):
+        cards = {each.title: each for each in client.get(path + query).context["cards"]}
+        assert cards["Error rate"].change == found
 
 
 # ---- the chart's columns

@@ -2,6 +2,8 @@
 of the service.
 """
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Member, Organization, Role
 from tests.admin_pages import client_of, shown
 from tests.cast import Person, admit, run
-from usage.models import BudgetLimit, Generation, LedgerEntry
+from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.pages.live import snapshot
 
 PAGES = ["/admin/", "/admin/requests/", "/admin/requests/export.csv", "/admin/overview.csv"]
@@ -81,6 +83,20 @@ def test_a_member_of_two_organizations_sees_one_at_a_time(
     }
     assert list(found.values()) == [[True, False], [False, True], [False, True], [False, True]]
     assert both.get(f"/admin/requests/?id={other}").headers["location"] == f"/admin/requests/{other}"
+
+
+def test_links_stay_within_the_organization_of_their_request(both: Client, charlie: Person) -> None:
+    failed = run(charlie, outcome=Outcome.FAILED, error_code="upstream_timeout")
+    for path in (
+        f"/admin/requests/?organization={charlie.project.organization_id}",
+        f"/admin/requests/{failed}",
+    ):
+        links = re.findall(
+            r'href="(/admin/requests/\?[^"]*(?:error|model|endpoint)=[^"]*)"', both.get(path).text
+        )
+        assert links, path
+        for link in links:
+            assert str(failed) in both.get(unescape(link)).text, link
 
 
 def test_the_organization_is_chosen_and_not_removed(both: Client, alice: Person, charlie: Person) -> None:

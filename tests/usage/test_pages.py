@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -9,7 +10,7 @@ from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from tests.admin_pages import shown
+from tests.admin_pages import client_of, shown, text
 from tests.cast import Person, admit, run
 from usage import formatting
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome, UsageSource
@@ -162,6 +163,14 @@ def test_the_overview_shows_budgets_and_the_queue(root: Client, house: Generatio
     assert "Waiting for a worker 1" in page
 
 
+def test_the_overview_says_that_no_budget_with_a_limit_is_used(root: Client, alice: Person) -> None:
+    BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", limit_nanodollars=10**8
+    )
+    page = shown(root.get("/admin/"))
+    assert "No budget with a limit has been used in its current period." in page
+
+
 @pytest.mark.parametrize(
     ("group", "measure"),
     [
@@ -209,6 +218,14 @@ def test_an_id_in_any_form_leads_to_its_receipt(root: Client, alice: Person, for
     row = run(alice)
     found = root.get("/admin/requests/", {"id": form.format(hex=row.id.hex, uuid=row.id)}, follow=True)
     assert found.redirect_chain == [(f"/admin/requests/{row}", 302)]
+
+
+@pytest.mark.parametrize("path", ["/admin/requests/", "/console/{}/requests"])
+def test_an_unknown_id_is_a_filter_that_nothing_matches(alice: Person, path: str) -> None:
+    unknown, url = uuid4(), path.format(alice.project.organization_id)
+    found = text(client_of(alice.user).get(url, {"id": f"chatcmpl-{unknown.hex}"}))
+    assert f"id: {unknown}" in found
+    assert "No request matches these filters." in found
 
 
 def test_a_receipt_says_what_it_cost_and_why_it_ended(root: Client, alice: Person) -> None:

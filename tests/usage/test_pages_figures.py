@@ -99,7 +99,10 @@ def test_ages_are_relative_while_that_says_something(seconds: float, written: st
 
 
 def test_a_change_needs_something_to_compare_with() -> None:
-    assert formatting.change(5, 0) is None
+    assert formatting.change(5, None) is None
+    assert formatting.change(5, 0) == formatting.Change("from 0", "up")
+    assert formatting.change(-5, 0) == formatting.Change("from 0", "down")
+    assert formatting.change(0, 0) == formatting.Change("±0 %", "same")
     assert formatting.change(110, 100) == formatting.Change("+10 %", "up")
     assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
     assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
@@ -120,7 +123,7 @@ def test_bars_stack_to_their_columns_height() -> None:
     assert float(first.bars[0].y[:-1]) == pytest.approx(
         float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1])
     )
-    assert (chart.total, [each.total for each in chart.legend]) == (12, ["11", "1"])
+    assert (chart.is_empty, [each.total for each in chart.legend]) == (False, ["11", "1"])
 
 
 def test_a_correction_beyond_the_spend_is_a_number_of_the_table_and_no_bar() -> None:
@@ -136,6 +139,8 @@ def test_a_correction_beyond_the_spend_is_a_number_of_the_table_and_no_bar() -> 
         assert float(y[:-1]) >= 0
         assert 0 < float(height[:-1]) <= 100
     assert [column.cells for column in trend.columns] == [["-4"], ["10"]]
+    cancelled = overview_chart.draw(days, [Group("a", [4, -4])], str)
+    assert (cancelled.is_empty, [column.total for column in cancelled.columns]) == (False, ["4", "-4"])
 
 
 def test_groups_without_a_colour_of_their_own_are_one() -> None:
@@ -156,7 +161,8 @@ def test_labels_do_not_collide_on_a_narrow_screen(label: str, on_a_phone: list[i
 
 def test_a_chart_of_nothing_is_drawn() -> None:
     chart = overview_chart.draw([Bucket("1", "one")], [], str)
-    assert (chart.total, chart.columns[0].bars, chart.legend) == (0, [], [])
+    assert (chart.is_empty, chart.columns[0].bars, chart.legend) == (True, [], [])
+    assert overview_chart.draw([Bucket("1", "one")], [Group("a", [0])], str).is_empty
 
 
 def generation(**times: object) -> Generation:

@@ -45,29 +45,35 @@ class RunningGeneration:
 
 
 @time_limit()
-def running(limit: int = 1_000, organizations: Collection[int] | None = None) -> list[RunningGeneration]:
-    """Return the oldest open generations, the oldest first, of all or of these organizations."""
+def running(
+    limit: int = 1_000, organizations: Collection[int] | None = None, api_key_id: int | None = None
+) -> list[RunningGeneration]:
+    """Return the oldest open generations, the oldest first, of all or of these organizations and this key."""
     now = database_now()
-    rows = Generation.objects.filter(OPEN, id__in=_oldest(limit, organizations)).order_by("id")
+    found = _oldest(limit, organizations, api_key_id)
+    rows = Generation.objects.filter(OPEN, id__in=found).order_by("id")
     return [
         _running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)
     ]
 
 
-def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
+def _oldest(limit: int, organizations: Collection[int] | None, api_key_id: int | None) -> list[UUID]:
     """Return the lowest ids, which sort by time and, unlike leases, do not change with each heartbeat.
 
     All open generations are read from their partial index by lease, and sorted and filtered here: asked for
-    the lowest ids or for one organization, a database may use an index of all generations that ever were.
+    the lowest ids or for one owner, a database may use an index of all generations that ever were.
     """
     rows = (
         Generation.objects.filter(OPEN)
         .order_by("lease_expires_at")
-        .values_list("id", "organization_id")[:_MAX_OPEN]
+        .values_list("id", "organization_id", "api_key_id")[:_MAX_OPEN]
     )
-    return nsmallest(
-        limit, (row_id for row_id, owner in rows if organizations is None or owner in organizations)
+    wanted = (
+        row_id
+        for row_id, owner, key in rows
+        if (organizations is None or owner in organizations) and api_key_id in (None, key)
     )
+    return nsmallest(limit, wanted)
 
 
 def _running(row: Generation, now: datetime) -> RunningGeneration:

@@ -20,7 +20,8 @@ class OverviewSums:
     """What an Overview shows of a range, and of the range before if that can be compared."""
 
     now: Totals
-    before: Totals
+    before: Totals | None
+    """None if that has no request."""
     overage: Overage
     outcomes: Mapping[str, Totals]
     """The sums by outcome; empty where they are not known, as of an end user."""
@@ -58,7 +59,7 @@ def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool
         speeds[: len(ranges)] = percentiles(ranges, filters, requests)
     return OverviewSums(
         now=sum(by_group[whole].values(), Totals()),
-        before=rest[0] if can_compare else Totals(),
+        before=rest[0] if can_compare and rest[0].requests else None,
         overage=Overage.of(rest[-1]) if is_in_books else Overage(),
         outcomes=by_group[whole] if whole else {},
         tops={

@@ -61,11 +61,20 @@ class Range:
         return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
 
     def in_utc_days(self, now: datetime) -> "Range":
-        """Return the range in UTC, wider by the rest of its first and last day; today ends with this hour."""
+        """Return the range widened to full UTC days; the current day ends with this hour."""
         start, end = self.start.astimezone(UTC), self.end.astimezone(UTC)
         midnight = end + (_EPOCH - end) % DAY
         first = start - (start - _EPOCH) % DAY
         return Range(first, max(end, min(midnight, _end_of_hour(now.astimezone(UTC)))), "day")
+
+    @property
+    def counted(self) -> "Range | None":
+        """Return the time of the UTC hours that count in it, which begin in it; None if none does."""
+        start, end = (
+            each + (_EPOCH - each) % HOUR for each in (self.start.astimezone(UTC), self.end.astimezone(UTC))
+        )
+        zone = self.start.tzinfo
+        return Range(start.astimezone(zone), end.astimezone(zone), self.bucket) if start < end else None
 
     def fits(self, bucket: Bucket) -> bool:
         """Return whether the range is short enough for these buckets."""

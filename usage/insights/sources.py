@@ -63,11 +63,11 @@ class Filters:
     is_by_request: bool = False
     """Whether end users are those of the newest requests, of any project, with what failed."""
     is_stored_name: bool = False
-    """Whether it is known that rows have the end user's name as it is: nothing need look it up then."""
+    """Whether `end_user` is already the stored name, so that no look-up is needed."""
     home_id: int | None = None
     """The organization of the project, if it is known: lists of requests need not look it up then."""
     is_void: bool = False
-    """Whether it is known that the owners are not of each other, so that no request matches."""
+    """Whether organization, project and key are known not to belong together, so that no request matches."""
 
     @property
     def has_days_of_end_user(self) -> bool:

@@ -165,12 +165,12 @@ def _request(row: Generation) -> Record:
 def _estimated(filters: RequestFilters) -> int | None:
     """Return the rollup's count; None with filters that it doesn't know. It has no open requests."""
     # Not each project counts its end users.
-    names = {each.name for each in fields(Filters)} - {"end_user"}
-    is_unknown = names | {"time", "since", "until", "sort"}
-    if any(value is not None for name, value in asdict(filters).items() if name not in is_unknown):
+    known_names = {each.name for each in fields(Filters)} - {"end_user"}
+    free = known_names | {"time", "since", "until", "sort"}
+    if any(value is not None for name, value in asdict(filters).items() if name not in free):
         return None
     over = Range(filters.since or _BEGINNING, filters.until or timezone.now(), "day")
-    known = Filters(**{name: getattr(filters, name) for name in names})
+    known = Filters(**{name: getattr(filters, name) for name in known_names})
     if filters.outcome == ANY_ERROR:
         return insights.totals(over, replace(known, outcome=None)).failed_requests
     return insights.totals(over, known).requests

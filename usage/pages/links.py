@@ -55,7 +55,8 @@ def usual_ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
     yesterday, month = now.date() - timedelta(days=1), now.date().replace(day=1)
     last = month - timedelta(days=1)
     return {
-        "Last hour": {"start": f"{hour:%Y-%m-%dT%H:%M}"},
+        # With the offset from UTC: a page of end users has the days of UTC.
+        "Last hour": {"start": hour.isoformat(timespec="minutes")},
         "Today": {"days": "1"},
         "Yesterday": {"start": str(yesterday), "end": str(yesterday)},
         **{f"{days} days": {"days": str(days)} for days in _DAYS},

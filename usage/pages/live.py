@@ -155,12 +155,14 @@ def offered(
 # ---- the page
 
 
-def sums(running: Sequence[RunningGeneration]) -> dict[str, Any]:
-    """Return the numbers above the table."""
+def sums(shown: Sequence[RunningGeneration], running: Sequence[RunningGeneration]) -> dict[str, Any]:
+    """Return the numbers above the table, and whether more may be running than was read."""
     return {
-        "count": len(running),
-        "tokens": count(sum(each.completion_tokens for each in running)),
-        "cost": money(sum(each.cost_nanodollars for each in running)),
+        "count": len(shown),
+        "tokens": count(sum(each.completion_tokens for each in shown)),
+        "cost": money(sum(each.cost_nanodollars for each in shown)),
+        "is_cut": len(running) >= MAX_ROWS,
+        "max_rows": MAX_ROWS,
     }
 
 
@@ -173,9 +175,11 @@ def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
     return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
 
 
-def running_of(organizations: Collection[int] | None) -> list[RunningGeneration]:
-    """Return the oldest running requests of these organizations, or of all, the oldest first."""
-    return insights.running(MAX_ROWS, organizations)
+def running_of(
+    organizations: Collection[int] | None, api_key_id: int | None = None
+) -> list[RunningGeneration]:
+    """Return the oldest running requests, the oldest first, of all or of these organizations and this key."""
+    return insights.running(MAX_ROWS, organizations, api_key_id)
 
 
 @require_safe
@@ -188,10 +192,9 @@ def page(request: HttpRequest) -> HttpResponse:
     shown = chosen.matching(running)
     context = {
         "title": "Live",
-        **sums(shown),
+        **sums(shown, running),
         "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
         "feed": reverse("admin:live_feed"),
-        "max_rows": MAX_ROWS,
         "chosen": chosen,
         "filters": offered(running, chosen, lambda each: f"{each.organization} / {each.project}"),
         "may_stop": request.user.has_perm("usage.change_generation"),

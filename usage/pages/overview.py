@@ -15,7 +15,7 @@ from accounts import access
 from accounts.models import APIKey
 from usage import insights
 from usage.budget_words import BudgetWords, words
-from usage.insights import BudgetUse, Health, Point
+from usage.insights import BudgetUse, Health, Point, Range
 from usage.insights.budget_limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
@@ -177,8 +177,10 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
 
 def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     """Return the names of a column, and the URL of its requests."""
-    # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
-    url = form.rows_url(days="", start=start.isoformat(), end=end.isoformat())
+    url, counted = "", Range(start, end, form.over.bucket).counted
+    if counted is not None:
+        # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
+        url = form.rows_url(days="", start=counted.start.isoformat(), end=counted.end.isoformat())
     if len(url) > _MAX_COLUMN_URL:
         url = ""
     is_day = form.over.bucket == "day"

@@ -61,16 +61,16 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         money(now.amount_nanodollars),
         usd(now.amount_nanodollars),
         url,
-        change(now.amount_nanodollars, before.amount_nanodollars),
+        change(now.amount_nanodollars, before.amount_nanodollars if before else None),
         lines=[] if has_little or form.is_of_requests else [beyond],
     )
-    requests = change(now.requests, before.requests)
+    requests = change(now.requests, before.requests if before else None)
     tokens = Card(
         "Tokens",
         count(now.total_tokens),
         f"{now.total_tokens:,}",
         url,
-        change(now.total_tokens, before.total_tokens),
+        change(now.total_tokens, before.total_tokens if before else None),
         lines=[
             Line("uncached input", count(now.uncached_tokens), url),
             Line("cached input", count(now.cached_tokens), url),
@@ -131,7 +131,7 @@ def _errors(form: OverviewForm, sums: OverviewSums) -> Card:
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        change(now.error_rate, before.error_rate),
+        change(now.error_rate, before.error_rate if before else None),
         "bad",
         lines,
     )

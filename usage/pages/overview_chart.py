@@ -99,9 +99,12 @@ class Chart:
     legend: Sequence[Legend]
     heights: Sequence[Mark]
     times: Sequence[Mark]
-    total: int
     step: int = 1
     """How many hours or days a column has."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(value for each in self.legend for value in each.group.values)
 
 
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
@@ -113,7 +116,7 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[
     columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [Mark(percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)]
     legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
-    return Chart(columns, legend, heights, times(buckets), sum(group.total for _, group in shown))
+    return Chart(columns, legend, heights, times(buckets))
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:

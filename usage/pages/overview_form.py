@@ -74,6 +74,8 @@ class SumsPage:
 OVERVIEW = SumsPage()
 # What the rollup of end users does not have.
 _NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
+# Groups whose sums are those of single requests, by the second.
+_OF_SINGLE_REQUESTS = {"error", "metadata", "end_user"}
 
 
 class OverviewForm(UsageFilterForm):
@@ -269,6 +271,11 @@ class OverviewForm(UsageFilterForm):
         """Return how far back the chart reaches if it has the newest requests of the range only."""
         return self.chart.newest and self.chart.newest.since
 
+    @property
+    def reader_time_zone(self) -> str:
+        """Return UTC for days of end users: their dates name days of UTC."""
+        return "UTC" if self.has_days_of_end_users else super().reader_time_zone
+
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
         if self.has_days_of_end_users:
@@ -356,9 +363,11 @@ class OverviewForm(UsageFilterForm):
         """Return the URL of the requests behind a number: those that were settled in the range."""
         filters = ("organization", "project", "key", "model", "outcome", "error", "metadata", "end_user")
         own = self.parameters(*TIME) | self.parameters(*filters)
-        if self.has_days_of_end_users:
-            # The reader's own times may be within a day, and of another zone.
-            own |= {"days": "", "start": self.over.start.isoformat(), "end": self.over.end.isoformat()}
+        # The reader's own times may be within a day that counts as a whole, or within an hour.
+        counted = self.over.counted
+        is_exact = self.is_of_requests or narrowed.keys() & _OF_SINGLE_REQUESTS
+        if counted and (self.has_days_of_end_users or (counted != self.over and not is_exact)):
+            own |= {"days": "", "start": counted.start.isoformat(), "end": counted.end.isoformat()}
         return self.link("requests", {**own, **narrowed, "time": "settled"})
 
     def group_url(self, group: GroupBy, group_id: str) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 
 from usage.database.clock import hour_of
 from usage.database.time_limit import time_limit
+from usage.insights import Range
 from usage.pages.links import page_url
 from usage.pages.overview_form import OverviewForm
 from usage.rollups import refused_requests
@@ -26,21 +27,24 @@ class Refusal:
 
 
 @time_limit()
-def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, datetime], str]) -> list[Refusal] | None:
+def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, Range], str]) -> list[Refusal] | None:
     """Return the form's refusals, the most frequent first; None for filters that refusals don't have."""
     filters, columns = form.filters, form.filters.by_column()
     if form.is_of_requests or filters.model or filters.outcome:
         return None
     owners = {name: value for name, value in columns.items() if name.endswith("_id")}
     rows = refused_requests.by_key(form.over.start, form.over.end, MAX_LINES, **owners)
-    start = form.over.start
-    return [Refusal(row, row.key, f"{row.organization} / {row.project}", url_of(row, start)) for row in rows]
+    return [
+        Refusal(row, row.key, f"{row.organization} / {row.project}", url_of(row, form.over)) for row in rows
+    ]
 
 
-def list_url(row: KeyRefusals, since: datetime) -> str:
+def list_url(row: KeyRefusals, over: Range) -> str:
     """Return the URL of the admin's list of these refusals by hour."""
-    hour = hour_of(since.astimezone(UTC))
-    times = {"hour__gte": f"{hour:%Y-%m-%d %H:%M:%S}+00:00"}
+    start, end = (
+        f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (hour_of(over.start), over.end)
+    )
+    times = {"hour__gte": start, "hour__lt": end}
     return page_url(
         "usage_refusedrequests_changelist", {"api_key__id__exact": row.api_key_id, "code": row.code, **times}
     )

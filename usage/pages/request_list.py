@@ -48,6 +48,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
     context |= {
         "form": form,
         "page": page,
+        "is_operator": access.is_operator(request.user),
         "dropped_before": dropped_before(form.filters, page),
         "searched": SEARCHED,
         "chips": form.chips(),

@@ -157,6 +157,7 @@ class RequestsForm(UsageFilterForm):
     def chips(self) -> list[Chip]:
         data = self.cleaned_data
         texts = {
+            "id": f"id: {data['id']}",
             "endpoint": f"endpoint: {data['endpoint']}",
             "dialect": f"dialect: {data['dialect']}",
             "source": f"tokens counted by: {SOURCES.get(data['source'])}",
