@@ -403,3 +403,20 @@ def test_when_billing_ends_all_until_then_is_reported_and_nothing_later(
     assert stripe.total(CUSTOMER) == before // UNIT_NANODOLLARS
     with pytest.raises(CommandError, match="has no customer at Stripe"):
         call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")
+
+
+def test_the_customer_of_another_organization_is_free_when_its_last_hour_is_over(
+    stripe: Stripe, clock: Clock, keys: list[APIKey]
+) -> None:
+    other = keys_of("Other")
+    set_prices(random.Random(2), other)
+    payers = [key.project.organization for key in (keys[0], other[0])]
+    use(random.Random(1), keys[0], clock.now, completion=100)
+    metered_usage.end(payers[0])
+    with pytest.raises(NotBooked, match="another organization's usage of this hour"):
+        metered_usage.bill(payers[1], CUSTOMER)
+    clock.now += HOUR
+    metered_usage.bill(payers[1], CUSTOMER)
+    use(random.Random(2), other[0], clock.now, completion=100)
+    settle_all(clock)
+    assert stripe.total(CUSTOMER) == sum(owed(payer) // UNIT_NANODOLLARS for payer in payers)
