@@ -1,6 +1,7 @@
 """Usage at Stripe: the sum of its events is the ledger's, also after failures and deaths."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from tests.usage.billing_months import correct, keys_of, set_prices, use
 from usage.books import credit
 from usage.database.clock import hour_of
 from usage.errors import NotBooked
+from usage.formatting import usd
 from usage.models import SPENT, HourlyUsage, LedgerEntry
 from usage.payment import metered_usage, sender
 from usage.payment.metered_usage import UNIT_NANODOLLARS
@@ -403,6 +405,19 @@ def test_when_billing_ends_all_until_then_is_reported_and_nothing_later(
     assert stripe.total(CUSTOMER) == before // UNIT_NANODOLLARS
     with pytest.raises(CommandError, match="has no customer at Stripe"):
         call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")
+
+
+def test_what_an_earlier_customer_was_billed_is_not_at_the_next_one(
+    stripe: Stripe, clock: Clock, keys: list[APIKey], capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(random.Random(1), keys[0], clock.now, completion=100)
+    settle_all(clock)
+    sums = []
+    for customer in (CUSTOMER, "cus_fake2"):
+        organization = keys[0].project.organization.name
+        call_command("stripecustomer", "--organization", organization, "--customer", customer)
+        sums += re.findall(r"(\S+) are at Stripe, 0 events wait", capsys.readouterr().out)
+    assert sums == [usd(owed(keys[0].project.organization)), "$0.00"]
 
 
 def test_the_customer_of_another_organization_is_free_when_its_last_hour_is_over(

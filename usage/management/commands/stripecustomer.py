@@ -63,8 +63,9 @@ def _customer_id(text: str) -> str:
 
 def _report(customer: StripeCustomer) -> str:
     events = MeterEvent.objects.filter(organization=customer.organization_id)
+    sent = Q(due_at=None, customer_id=customer.customer_id, hour__gte=customer.billed_from)
     found = events.aggregate(
-        sent=Sum("amount_nanodollars", filter=Q(due_at=None), default=0),
+        sent=Sum("amount_nanodollars", filter=sent, default=0),
         waiting=Count("pk", filter=Q(due_at__isnull=False)),
         oldest=Min("hour", filter=Q(due_at__isnull=False)),
     )
