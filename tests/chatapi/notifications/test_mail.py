@@ -23,6 +23,7 @@ from usage.books import outbox
 from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS, Event, EventKind
+from usage.notifications import texts
 
 
 @pytest.fixture
@@ -288,6 +289,11 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
         "The books have 2 differences; run verifyledger. Budget key/1 has 5, its entries have 4.",
     ),
 }
+
+
+def test_one_difference_is_not_differences() -> None:
+    data = SENTENCES[EventKind.LEDGER][0] | {"differences": 1}
+    assert texts.sentence(Event(kind=EventKind.LEDGER, data=data)).startswith("The books have 1 difference;")
 
 
 def test_each_kind_of_mail_has_its_sentence() -> None:
