@@ -45,8 +45,10 @@ def discounts(
 
 
 def itemized(organization_id: int, month: Month, end: date) -> Days:
-    """Return the items of itemized days from the month's first up to `end`: credit, and what came after the
-    month, by day, all others on the first.
+    """Return the items of the itemized days from the month's first day up to `end`.
+
+    Credit, and items of days after the month, keep their day. All other items of the month are added up on
+    its first day.
     """
     rows = DailyItem.objects.filter(organization=organization_id, day__gte=month.first_day, day__lt=end)
     has_own_day = Q(kind__in=CREDITING) | Q(day__gte=month.next.first_day)
