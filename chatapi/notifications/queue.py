@@ -75,13 +75,16 @@ def take(now: datetime, most: int) -> list[Delivery]:
 
 def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.State:
     """Write the attempt of a leased delivery, which began `now`, into its log, and return the state that
-    follows.
+    follows. Nothing is written if its endpoint or person was removed meanwhile.
     """
     is_over = now >= delivery.begun_at + GIVE_UP_AFTER
     state = Delivery.State.FAILED if is_over else Delivery.State.DUE
     if attempt.is_delivered:
         state = Delivery.State.DELIVERED
     with transaction.atomic():
+        # Locked, so that it is not removed before the attempt is there.
+        if Delivery.objects.select_for_update().filter(pk=delivery.pk).first() is None:
+            return state
         DeliveryAttempt.objects.create(
             delivery=delivery,
             at=now,

@@ -14,6 +14,7 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person, admit, run
 from tests.fake_stripe import Stripe
 from usage.books import credit
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.payment import metered_usage, payments, stripe_api
 from usage.payment.models import Payment, State
@@ -81,7 +82,7 @@ def test_a_person_pays_and_sees_the_credit(
     assert "No payments yet." in text(owner.get(path))
     back = pay_in(owner, path, stripe, preset="20")
     shown = text(owner.get(back))
-    assert "Paid: the credit is on its way." in shown
+    assert "The credit is here once Stripe has the money" in shown
     assert "Balance $0.00" in shown
     book()
     response = owner.get(back)
@@ -171,19 +172,57 @@ def test_nobody_is_sent_to_pay_where_nothing_can_be_paid(
 def test_refunds_and_open_payments_are_shown(stripe: Stripe, owner: Client, path: str) -> None:
     pay_in(owner, path, stripe, preset="20")
     pay_in(owner, path, stripe, preset="50")
+    pay_in(owner, path, stripe, amount="30")
     owner.post(path, {"preset": "100"})
     book()
-    for intent, cents in zip(stripe.intents, (500, 5_000), strict=True):
-        stripe.refund(intent, cents)
+    partly, wholly, disputed = stripe.intents
+    stripe.refund(partly, 500)
+    stripe.refund(wholly, 5_000)
+    stripe.dispute(disputed, 3_000)
     book()
     shown = text(owner.get(path))
     for words in (
         r"\$100\.00 open alice none",
-        r"\$50\.00 refunded alice",
-        r"\$20\.00 partly refunded alice",
+        r"\$30\.00 refunded or disputed alice",
+        r"\$50\.00 refunded or disputed alice",
+        r"\$20\.00 partly refunded or disputed alice",
     ):
         assert re.search(words, shown), words
     assert "Balance $15.00" in shown
+
+
+def test_a_refund_that_is_not_booked_yet_is_shown_as_whole(
+    stripe: Stripe, owner: Client, path: str, acme: Organization
+) -> None:
+    pay_in(owner, path, stripe, preset="20")
+    book()
+    credit.refund(acme, 5 * 10**9, Note("by hand", "alice"))
+    [intent] = stripe.intents
+    stripe.refund(intent, 2_000)
+    book()
+    assert Payment.objects.get().booked_cents == 2_000
+    assert re.search(r"\$20\.00 refunded or disputed alice", text(owner.get(path)))
+
+
+def test_a_bank_debit_is_not_called_paid_before_it_is(stripe: Stripe, owner: Client, path: str) -> None:
+    owner.post(path, {"preset": "10"})
+    payment = Payment.objects.get()
+    stripe.pay_by_debit(payment.session_id)
+    book()
+    shown = text(owner.get(f"{path}?payment={payment.pk}"))
+    assert "within seconds from a card, within days from a bank account" in shown
+    assert "Paid" not in shown
+
+
+def test_a_payment_that_is_not_what_was_asked_for_is_to_be_given_back(
+    stripe: Stripe, owner: Client, path: str
+) -> None:
+    back = pay_in(owner, path, stripe, preset="10")
+    stripe.sessions[Payment.objects.get().session_id]["amount_total"] = 5
+    book()
+    shown = text(owner.get(back))
+    assert "Ask the operator of this service to give it back" in shown
+    assert "nothing was charged" not in shown
 
 
 def test_a_cancelled_payment_is_shown_once_it_has_expired(stripe: Stripe, owner: Client, path: str) -> None:

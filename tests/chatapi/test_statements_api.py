@@ -7,8 +7,10 @@ import random
 from base64 import b64decode
 from datetime import timedelta
 from hashlib import sha256
+from itertools import combinations
 from typing import Any
 
+import msgspec
 import pypdfium2  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
@@ -17,6 +19,8 @@ from tests.cast import Person
 from tests.usage.billing_months import NOTE, NOW, START, close_all, set_clock, set_prices, use
 from usage.books import corrections, credit
 from usage.models import Kind, LedgerEntry, Statement
+from usage.statements import document
+from usage.statements.as_pdf import MARGIN, as_pdf
 from usage.verification import seals
 
 PATH = "/v1/organization/statements"
@@ -98,6 +102,28 @@ def test_the_pdf_has_the_sums_and_says_what_it_is(boss: Person, month: str) -> N
     assert ("Preview, as of 2026-03-03 15:20 UTC" in shown) == (month == "2026-03")
     if month == "2026-01":
         assert Statement.objects.earliest("month").digest in shown.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["Acme", "small letters and spaces " * 4, "W" * 100])
+def test_the_foot_of_the_pdf_can_be_read_with_any_name(boss: Person, name: str) -> None:
+    row = Statement.objects.earliest("month")
+    made = msgspec.structs.replace(document.decode(row.content), organization=name.strip())
+    file = pypdfium2.PdfDocument(as_pdf(made, row.digest))
+    try:
+        page = file[0]
+        content, width = page.get_textpage(), page.get_width()
+        boxes = [content.get_rect(number) for number in range(content.count_rects())]
+        foot = [box for box in boxes if box[3] < MARGIN]
+        text = "".join(content.get_text_bounded(*box) for box in foot)
+    finally:
+        file.close()
+    assert all(0 < left < right < width and bottom > 0 for left, bottom, right, _ in foot)
+    for one, other in combinations(foot, 2):
+        is_beside = one[2] <= other[0] or other[2] <= one[0]
+        is_below = one[3] <= other[1] or other[3] <= one[1]
+        assert is_beside or is_below, (one, other)
+    assert f"SHA-256 of its JSON: {row.digest}" in text
+    assert "Page 1" in text
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.usage.billing_months import correct, keys_of, set_prices, use
 from usage.books import credit
 from usage.database.clock import hour_of
 from usage.errors import NotBooked
+from usage.formatting import usd
 from usage.models import SPENT, HourlyUsage, LedgerEntry
 from usage.payment import metered_usage, sender
 from usage.payment.metered_usage import UNIT_NANODOLLARS
@@ -409,3 +410,33 @@ def test_when_billing_ends_all_until_then_is_reported_and_nothing_later(
     assert re.fullmatch(rf"{ended} \$0\.\d+ are at Stripe, 0 events wait\.\n", capsys.readouterr().out)
     with pytest.raises(CommandError, match="has no customer at Stripe"):
         call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")
+
+
+def test_what_an_earlier_customer_was_billed_is_not_at_the_next_one(
+    stripe: Stripe, clock: Clock, keys: list[APIKey], capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(random.Random(1), keys[0], clock.now, completion=100)
+    settle_all(clock)
+    sums = []
+    for customer in (CUSTOMER, "cus_fake2"):
+        organization = keys[0].project.organization.name
+        call_command("stripecustomer", "--organization", organization, "--customer", customer)
+        sums += re.findall(r"(\S+) are at Stripe, 0 events wait", capsys.readouterr().out)
+    assert sums == [usd(owed(keys[0].project.organization)), "$0.00"]
+
+
+def test_the_customer_of_another_organization_is_free_when_its_last_hour_is_over(
+    stripe: Stripe, clock: Clock, keys: list[APIKey]
+) -> None:
+    other = keys_of("Other")
+    set_prices(random.Random(2), other)
+    payers = [key.project.organization for key in (keys[0], other[0])]
+    use(random.Random(1), keys[0], clock.now, completion=100)
+    metered_usage.end(payers[0])
+    with pytest.raises(NotBooked, match="another organization's usage of this hour"):
+        metered_usage.bill(payers[1], CUSTOMER)
+    clock.now += HOUR
+    metered_usage.bill(payers[1], CUSTOMER)
+    use(random.Random(2), other[0], clock.now, completion=100)
+    settle_all(clock)
+    assert stripe.total(CUSTOMER) == sum(owed(payer) // UNIT_NANODOLLARS for payer in payers)

@@ -190,6 +190,16 @@ def test_a_refund_that_the_operator_booked_by_hand_is_an_error_in_the_log(
     assert credited(payer) == 0
 
 
+def test_a_payment_that_was_booked_by_hand_is_granted_once(stripe: Stripe, payer: Organization) -> None:
+    payment = begin(payer)
+    intent = stripe.pay(payment.session_id)["id"]
+    credit.grant(payer, 10 * DOLLAR, Note("by hand", "alice", reference=intent))
+    look_at_all()
+    payment.refresh_from_db()
+    assert (credited(payer), payment.booked_cents) == (10 * DOLLAR, 1_000)
+    assert not AuditEntry.objects.filter(actor="Stripe").exists()
+
+
 @pytest.mark.parametrize(
     "forged",
     [

@@ -78,7 +78,11 @@ def test_a_refund_is_shown_with_both_entries(stripe: Stripe, payer: Organization
         ({"session_id": ""}, "Stripe's page was never made, so nobody can have paid."),
         ({"state": State.EXPIRED}, "Stripe's page ended without a payment. Nothing was charged."),
         ({"state": State.REFUSED}, "Refund it at Stripe."),
-        ({"state": State.PAID, "booked_cents": 600}, "Paid, but $4.00 is not booked yet."),
+        ({"state": State.PAID, "booked_cents": 600}, "Paid, but $4.00 of it is not booked yet."),
+        (
+            {"state": State.PAID, "booked_cents": 1_000, "returned_cents": 400},
+            "Paid, but $4.00 was given back and is still in the credit.",
+        ),
     ],
 )
 def test_a_payment_says_what_happened(

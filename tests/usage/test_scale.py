@@ -4,7 +4,8 @@ plan.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -35,7 +36,8 @@ from usage.models import (
     Outcome,
 )
 from usage.rollups import closing
-from usage.verification import checks, sum_checks
+from usage.verification import checks, issued_statements, sum_checks
+from usage.verification.invariants import Difference
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 SUMS = (HourlyUsage, DailyUsage, DailyTotals, DailyEndUserUsage, MonthlyEndUserUsage, DailyItem)
@@ -227,9 +229,19 @@ def test_overages_and_corrections_are_read_from_their_indexes_alone(used: Genera
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
-def test_the_hours_check_of_credit_reads_what_people_booked(used: Generation) -> None:
+@pytest.mark.parametrize(
+    "check",
+    [
+        sum_checks.credit_conserves,
+        partial(issued_statements.items_are_the_ledger, None),
+        partial(issued_statements.items_are_the_ledger, datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_checks_of_credit_read_what_people_booked(
+    used: Generation, check: Callable[[], Iterator[Difference]]
+) -> None:
     with CaptureQueriesContext(connection) as queries:
-        assert not list(sum_checks.credit_conserves())
+        assert not list(check())
     (sql,) = [query["sql"] for query in queries if 'FROM "usage_ledgerentry"' in query["sql"]]
     assert "bookings_of_an_organization" in _plan(sql)[0]
 

@@ -31,7 +31,8 @@ _NEAREST = f"""FROM (
         ORDER BY CASE n.scope WHEN 'org_user' THEN 2 WHEN 'project_user' THEN 1 ELSE 0 END LIMIT 1) AS l
     WHERE 1 = 1"""  # noqa: S608  the text is ours
 
-# Of a limit `l`: its amount, or minus the amount of a soft one that is alone; nothing counts towards 0.
+# The limit `l` as one number: a hard limit as it is, a soft limit without one as a negative number. A hard
+# limit of 0 has no percentages, so it counts as none.
 SIGNED = "CASE WHEN l.limit_nanodollars > 0 THEN l.limit_nanodollars ELSE -l.soft_limit_nanodollars END"
 
 

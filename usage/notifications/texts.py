@@ -5,6 +5,8 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from django.template.defaultfilters import pluralize
+
 from usage.books.outbox import SOFT_LIMIT
 from usage.budget_words import words
 from usage.formatting import money
@@ -113,7 +115,8 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     EventKind.DEPLOYMENT: lambda data: _down(_deployment(data), data),
     EventKind.DEPLOYMENT_UP: lambda data: _up(_deployment(data), data),
     EventKind.LEDGER: lambda data: (
-        f"The books have {data['differences']} differences; run verifyledger. {data['first_difference']}"
+        f"The books have {data['differences']} difference{pluralize(data['differences'])}; run verifyledger. "
+        f"{data['first_difference']}"
     ),
     EventKind.TEST: lambda _: "This is a test.",
 }

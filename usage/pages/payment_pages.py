@@ -53,11 +53,10 @@ def explanation(row: Payment) -> str:
         return "Stripe's page was never made, so nobody can have paid."
     if row.state == State.OPEN:
         return "Stripe has not said yet that it was paid. If it is paid in its dashboard, ask Stripe now."
-    if row.booked_cents != right_cents:
-        return (
-            f"Paid, but {_dollars(right_cents - row.booked_cents)} is not booked yet. "
-            "The reaper's log says why; it tries again by itself."
-        )
+    if missing := right_cents - row.booked_cents:
+        what = "of it is not booked yet" if missing > 0 else "was given back and is still in the credit"
+        said = f"Paid, but {_dollars(abs(missing))} {what}."
+        return f"{said} The reaper's log says why; it tries again by itself."
     return "Paid, and the ledger agrees with Stripe."
 
 

@@ -40,7 +40,8 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     """Report the organization's usage from this hour on. If its customer changes, hours that are not reported
     yet go to the new one.
 
-    Raises `NotBooked` if the organization pays in advance.
+    Raises `NotBooked` if the organization pays in advance, or if the customer is another organization's, or
+    was in this hour.
     """
     _lock(organization)
     if Credit.objects.filter(organization=organization, is_required=True).exists():
@@ -48,6 +49,10 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     if StripeCustomer.objects.filter(customer_id=customer_id).exclude(organization=organization).exists():
         raise NotBooked(f"The customer {customer_id} is another organization's.")
     hour = hour_of(database_now())
+    # Stripe would take this organization's event of the hour for a repetition of the other one's.
+    events = MeterEvent.objects.filter(customer_id=customer_id, hour__gte=hour)
+    if events.exclude(organization=organization).exists():
+        raise NotBooked(f"{customer_id} has another organization's usage of this hour: name it in the next.")
     customer, _ = StripeCustomer.objects.update_or_create(
         organization=organization,
         defaults={"customer_id": customer_id},

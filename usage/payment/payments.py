@@ -144,9 +144,12 @@ def _book_paid(payment: Payment, found: PaymentState) -> None:
     except NotBooked as error:
         log.error("%s of the payment %s is not booked: %s", reason, payment.pk, error)
         return
-    moved: Changes = {"ledger_entry": [None, booking.entry.pk]}
-    verb = "granted credit" if missing_cents > 0 else "took back credit"
-    recorder.write(Actor(None, "Stripe"), verb, Credit.objects.get(pk=payment.organization_id), moved, reason)
+    # Otherwise an operator has booked it by hand, under Stripe's reference.
+    if booking.is_new:
+        moved: Changes = {"ledger_entry": [None, booking.entry.pk]}
+        verb = "granted credit" if missing_cents > 0 else "took back credit"
+        credit_row = Credit.objects.get(pk=payment.organization_id)
+        recorder.write(Actor(None, "Stripe"), verb, credit_row, moved, reason)
     payment.booked_cents, payment.bookings_count = right_cents, number
 
 

@@ -33,6 +33,7 @@ _HEADING = ParagraphStyle(
 )
 _TEXT = ParagraphStyle("text", fontName=FONT, fontSize=9, leading=13)
 _NOTE = ParagraphStyle("note", fontName=FONT, fontSize=8, leading=11, textColor=_FAINT)
+_FOOT = ParagraphStyle("foot", fontName=FONT, fontSize=7, leading=9, textColor=_FAINT)
 _PREVIEW = ParagraphStyle(
     "preview", fontName=BOLD, fontSize=10, leading=14, borderWidth=1, borderColor=colors.HexColor("#b45309"),
     textColor=colors.HexColor("#92400e"), borderPadding=6, spaceBefore=8, spaceAfter=10,
@@ -124,10 +125,13 @@ def _wrapped(text: str, width: float) -> str:
 
 
 def _foot(canvas: Canvas, pages: SimpleDocTemplate, *, made: StatementDocument, digest: str) -> None:
-    canvas.saveState()
-    canvas.setFont(FONT, 7)
-    canvas.setFillColor(_FAINT)
     text = "Preview: the month is not closed" if made.is_preview else f"SHA-256 of its JSON: {digest}"
-    canvas.drawString(MARGIN, 10 * mm, f"{made.organization}, {made.id}. {text}")
-    canvas.drawRightString(A4[0] - MARGIN, 10 * mm, f"Page {canvas.getPageNumber()}")
+    # A paragraph, because a long name needs more than one line.
+    foot = Paragraph(f"{made.organization}, {made.id}<br/>{text}", _FOOT)
+    _, height = foot.wrapOn(canvas, WIDTH - 20 * mm, MARGIN)
+    foot.drawOn(canvas, MARGIN, 13 * mm - height)
+    canvas.saveState()
+    canvas.setFont(FONT, _FOOT.fontSize)
+    canvas.setFillColor(_FAINT)
+    canvas.drawRightString(A4[0] - MARGIN, 13 * mm - _FOOT.fontSize, f"Page {canvas.getPageNumber()}")
     canvas.restoreState()

@@ -7,7 +7,7 @@ sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Count, Max, QuerySet, Sum
@@ -103,7 +103,8 @@ def items_of_part(part: Part) -> Items:
     """Return the items of all organizations in a part of a day; this reads all of its entries."""
     entries = LedgerEntry.objects.filter(created_at__gte=part.start, created_at__lt=part.end)
     with snapshot():
-        return items_of(entries, History()).get(part.start.date(), {})
+        rows = rows_of(entries).iterator(chunk_size=5_000)
+        return items_of(rows, History()).get(part.start.date(), {})
 
 
 def write(day: date, items: Mapping[Item, Sums]) -> None:
@@ -156,11 +157,15 @@ class _Entry(NamedTuple):
 _REQUEST = ("admitted_at", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
 
 
-def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
-    """Return the items of the entries by the day on which they were written, in one read of all of them."""
-    columns = (*_Entry._fields, *(f"generation__{name}" for name in _REQUEST))
+def rows_of(entries: QuerySet[LedgerEntry]) -> "QuerySet[LedgerEntry, tuple[Any, ...]]":
+    """Return a row of each entry, with its request, for `items_of`."""
+    return entries.order_by().values_list(*_Entry._fields, *(f"generation__{name}" for name in _REQUEST))
+
+
+def items_of(rows: Iterable[tuple[Any, ...]], history: History) -> Days:
+    """Return the items of the entries by the day on which they were written."""
     days: Days = {}
-    for row in entries.order_by().values_list(*columns).iterator(chunk_size=5_000):
+    for row in rows:
         entry = _Entry._make(row[: len(_Entry._fields)])
         items = days.setdefault(entry.created_at.date(), {})
         admitted_at, is_waived, *numbers = row[len(_Entry._fields) :]

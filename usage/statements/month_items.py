@@ -18,8 +18,9 @@ from usage.statements import itemizing
 from usage.statements.itemizing import Days, Item, Sums, add
 from usage.statements.month import Month
 
-# What is read request by request of days that are not itemized yet: today, and yesterday for an hour.
+# What is read one by one of days that are not itemized yet: today, and yesterday for an hour.
 MAX_REQUESTS_BY_KIND = 5_000
+MAX_ENTRIES = 4 * MAX_REQUESTS_BY_KIND
 _KEY, _SUMS = Item._fields[1:], Sums._fields
 
 
@@ -44,8 +45,10 @@ def discounts(
 
 
 def itemized(organization_id: int, month: Month, end: date) -> Days:
-    """Return the items of itemized days from the month's first up to `end`: credit, and what came after the
-    month, by day, all others on the first.
+    """Return the items of the itemized days from the month's first day up to `end`.
+
+    Credit, and items of days after the month, keep their day. All other items of the month are added up on
+    its first day.
     """
     rows = DailyItem.objects.filter(organization=organization_id, day__gte=month.first_day, day__lt=end)
     has_own_day = Q(kind__in=CREDITING) | Q(day__gte=month.next.first_day)
@@ -73,8 +76,8 @@ def so_far(
 ) -> SoFar:
     """Return the month's items up to `end`, which is tomorrow.
 
-    Those of days that are not itemized yet are read request by request, or added up from the hours if there
-    are too many.
+    Entries of days that are not itemized yet are read one by one, or added up if there are too many: the
+    charges from the hours.
     """
     known_until = min(max(itemized_until or month.first_day, month.first_day), end)
     days = itemized(organization_id, month, known_until)
@@ -84,11 +87,13 @@ def so_far(
     sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
     in_month, not_itemized = (sum(each.requests for each in found.values()) for found in sums)
     if known_until < end:
-        later = (
-            itemizing.items_of(_entries(organization_id, known_until, end), history)
-            if not_itemized <= MAX_REQUESTS_BY_KIND
-            else _by_model(organization_id, known_until, end, month)
-        )
+        later = None
+        if not_itemized <= MAX_REQUESTS_BY_KIND:
+            # One more says that there are too many: a re-rating writes entries of earlier days' requests.
+            rows = list(itemizing.rows_of(_entries(organization_id, known_until, end))[: MAX_ENTRIES + 1])
+            later = itemizing.items_of(rows, history) if len(rows) <= MAX_ENTRIES else None
+        if later is None:
+            later = _by_model(organization_id, known_until, end, month)
         for day, items in later.items():
             add(days.setdefault(day, {}), items.items())
     return SoFar(days, in_month)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from itertools import product
@@ -40,6 +41,8 @@ OUTCOMES = {
 }
 # Messages that are under way at the same time.
 AT_ONCE = 32
+# Each may wait for a mail server that hangs; the event loop's own threads are few, and ask Stripe.
+_MAIL_THREADS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mail")
 
 
 async def watch_forever(commits: GroupCommit, redis: Redis, prefix: str) -> None:
@@ -115,7 +118,8 @@ async def _deliver(
             attempt = await webhooks.send(session, delivery.endpoint, delivery.event, now)
         else:
             assert person is not None
-            attempt = await asyncio.to_thread(mail.send, delivery.event, person)
+            loop = asyncio.get_running_loop()
+            attempt = await loop.run_in_executor(_MAIL_THREADS, mail.send, delivery.event, person)
     except Exception as error:
         # One event that can't be sent must not keep the others.
         log.exception("delivery %s can't be sent", delivery.pk)

@@ -1,7 +1,10 @@
 """Mail: a real SMTP server gets one message for each event and person that wants it."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,9 +13,10 @@ from django.contrib.auth.models import User
 from pytest_django.fixtures import Settings
 
 from accounts.models import Member
-from chatapi.notifications import backlog, queue
-from chatapi.notifications.dispatch import prefer, preferences
+from chatapi.notifications import backlog, mail, queue, webhooks
+from chatapi.notifications.dispatch import dispatch, prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
+from chatapi.worker.reaper import notifying
 from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.notifications.conftest import Deliver, endpoint_of, has_signed_in, write_event
@@ -22,7 +26,9 @@ from tests.webhook_receiver import Receiver
 from usage.books import outbox
 from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 from usage.models import TENANTS_KINDS, Event, EventKind
+from usage.notifications import texts
 
 
 @pytest.fixture
@@ -121,6 +127,42 @@ def test_mail_is_tried_again_while_the_server_refuses_it(
     deliver(now + timedelta(minutes=1))
     assert len(mailbox.messages) == 1
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
+
+
+def test_a_server_that_hangs_keeps_no_other_work_of_the_process_waiting(
+    settings: Settings, alice: Person, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SENDS_EMAIL = True
+    has_signed_in(alice)
+    for number in range(3):
+        write_event(alice, now - timedelta(seconds=number))
+    begun, is_over = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: Any) -> queue.Attempt:
+        begun.release()
+        is_over.wait(20)
+        return queue.Attempt(0)
+
+    monkeypatch.setattr(mail, "send", hang)
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        commits = GroupCommit()
+        await commits.read(dispatch, now)
+        async with webhooks.new_session() as session:
+            delivering = asyncio.create_task(notifying.deliver(commits, session, now))
+            try:
+                async with asyncio.timeout(5):
+                    for _ in range(2):
+                        while not begun.acquire(blocking=False):
+                            await asyncio.sleep(0.01)
+                    await asyncio.to_thread(lambda: None)
+            finally:
+                is_over.set()
+                await delivering
+                await commits.close()
+
+    asyncio.run(run())
 
 
 def leave(person: Person) -> None:
@@ -288,6 +330,11 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
         "The books have 2 differences; run verifyledger. Budget key/1 has 5, its entries have 4.",
     ),
 }
+
+
+def test_one_difference_is_not_differences() -> None:
+    data = SENTENCES[EventKind.LEDGER][0] | {"differences": 1}
+    assert texts.sentence(Event(kind=EventKind.LEDGER, data=data)).startswith("The books have 1 difference;")
 
 
 def test_each_kind_of_mail_has_its_sentence() -> None:

@@ -172,6 +172,15 @@ def test_what_was_lost_to_another_process_decides_nothing(alice: Person, now: da
     assert Delivery.objects.get().due_at == second.due_at
 
 
+def test_an_endpoint_may_be_removed_while_a_message_is_on_its_way_to_it(alice: Person, now: datetime) -> None:
+    endpoint, _ = endpoint_of(alice, "https://example.com")
+    queue.send_test(now, endpoint)
+    [delivery] = queue.take(now, 1)
+    endpoint.delete()
+    queue.record(now, delivery, queue.Attempt(15_000, error="no answer within 15 s"))
+    assert not DeliveryAttempt.objects.exists()
+
+
 def test_a_rotated_secret_signs_for_a_day_beside_the_new_one(
     alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
 ) -> None:

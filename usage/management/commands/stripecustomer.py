@@ -50,14 +50,15 @@ class Command(BaseCommand):
             self.stdout.write(f"The usage of {organization} up to now is reported, and no more.")
             return
         customer = StripeCustomer.objects.filter(organization=organization).first()
-        events = MeterEvent.objects.filter(organization=organization)
+        events, billed = MeterEvent.objects.filter(organization=organization), Q()
         if customer:
+            billed = Q(customer_id=customer.customer_id, hour__gte=customer.billed_from)
             begin = f"{customer}: usage from {customer.billed_from:%Y-%m-%d %H:%M} UTC"
         elif events.exists():
             begin = f"{organization}: no usage is reported any more"
         else:
             raise CommandError(f"{organization} has no customer at Stripe: --customer names it.")
-        self.stdout.write(f"{begin}; {_report(events)}")
+        self.stdout.write(f"{begin}; {_report(events, billed)}")
 
 
 def _customer_id(text: str) -> str:
@@ -66,9 +67,10 @@ def _customer_id(text: str) -> str:
     return text
 
 
-def _report(events: QuerySet[MeterEvent]) -> str:
+def _report(events: QuerySet[MeterEvent], billed: Q) -> str:
+    """Return how much of what was billed is at Stripe, and which events wait, with Stripe's complaint."""
     found = events.aggregate(
-        sent=Sum("amount_nanodollars", filter=Q(due_at=None), default=0),
+        sent=Sum("amount_nanodollars", filter=billed & Q(due_at=None), default=0),
         waiting=Count("pk", filter=Q(due_at__isnull=False)),
         oldest=Min("hour", filter=Q(due_at__isnull=False)),
     )
