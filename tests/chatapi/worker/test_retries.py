@@ -22,8 +22,14 @@ DOCUMENT = " ".join((Path(__file__).parents[3] / "docs/catalog.md").read_text().
 IN_WORDS = {0.2: "a fifth", 3: "three", 10: "ten", 1_000: "a thousand"}
 
 
-def route(name: str, priority: int = 0, first_delta_ms: int = 120_000, retries: int = USUAL_RETRIES) -> Route:
-    timeouts = Timeouts(first_delta_ms=first_delta_ms)
+def route(
+    name: str,
+    priority: int = 0,
+    first_delta_ms: int = 120_000,
+    retries: int = USUAL_RETRIES,
+    total_ms: int = 3_600_000,
+) -> Route:
+    timeouts = Timeouts(first_delta_ms=first_delta_ms, total_ms=total_ms)
     target = Target(engine="scripted", name=name, timeouts=timeouts)
     return replace(SANDBOX, target=target, priority=priority, retries=retries)
 
@@ -267,6 +273,37 @@ def test_every_repetition_ends_with_the_limit_of_the_answer(monkeypatch: pytest.
         now += 20
         plan.failed(step.route, upstream_errors.UPSTREAM_FAILED)
     assert ends_at == pytest.approx([1_000 + only.target.timeouts.total_ms / 1_000] * 4, abs=0.01)
+
+
+BRIEF = route("brief", priority=1, total_ms=30_000)
+
+
+@pytest.mark.parametrize(
+    ("others", "fallbacks"), [([], []), ([BRIEF], []), ([], [[replace(BRIEF, model="b")]])]
+)
+def test_nothing_is_asked_when_the_limit_of_the_answer_is_used_up(
+    others: list[Route], fallbacks: list[list[Route]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gets the error of the attempt that was made."""
+    now, silent = 1_000.0, route("silent", total_ms=30_000)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    plan = AttemptPlan(Router(), RetryBudgets(), "model", [silent, *others], fallbacks=fallbacks)
+    assert plan.next() == Step(silent)
+    now += 30
+    plan.failed(silent, upstream_errors.TIMED_OUT)
+    assert plan.next() is None
+
+
+def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, patient = 1_000.0, route("patient", first_delta_ms=600_000, total_ms=600_000)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    plan = AttemptPlan(Router(), RetryBudgets(), "model", [patient, BRIEF])
+    assert plan.next() == Step(patient)
+    now += 30
+    plan.failed(patient, upstream_errors.UPSTREAM_FAILED)
+    step = plan.next()
+    assert step is not None
+    assert step.route.target.name == "patient"
 
 
 @pytest.mark.parametrize("sentence", [
