@@ -86,7 +86,7 @@ class WorkerServices:
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()
-        self._heartbeat = Heartbeat(self.commits, self._held, self._fence_off)
+        self._heartbeat = Heartbeat(self.name, self.commits, self._held, self._fence_off)
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["WorkerServices"]:

@@ -129,7 +129,7 @@ def begin(person: Person, deployment: str) -> Generation:
     """Return a request that runs at this deployment, by its last heartbeat."""
     row = admit(person)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, deployment)], 6_000)])
+    ledger.beat(database_now(), [ledger.Beat("worker-1", [ledger.Pulse(row.pk, 1, 5, deployment)], 6_000)])
     return row
 
 
