@@ -280,7 +280,7 @@ def test_an_upstreams_refusal_has_its_own_status(
         "none",
     )
     # What an upstream says about a wrong request may quote it: only its client gets that.
-    kept = "The upstream refused the request." if answer.status == 400 else answer.error["message"]
+    kept = "The request was refused." if answer.status == 400 else answer.error["message"]
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}
 
 
