@@ -316,6 +316,7 @@ def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.Monk
     f"so {IN_WORDS.get(retries.SHARE)} of each is {IN_WORDS.get(retries.SHARE)} of the whole",
     f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
     f"`retries` allow, {IN_WORDS.get(USUAL_RETRIES)} times if nothing else is set",
+    f"the deployment that is asked again allow, {IN_WORDS.get(USUAL_RETRIES)} if nothing else is set",
     f"| `retries` | {USUAL_RETRIES} | a request is not repeated here once it has been repeated this often,",
     f"this often, at any deployment; 0: never, at most {MAX_RETRIES} |",
 ])  # fmt: skip
