@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 # The most leases that one transaction prolongs: while it runs, other organizations' requests wait for the
 # database.
 PART = 256
-# The share of the interval in which leases are prolonged in parts. Then one transaction prolongs the rest, so
-# that no lease ends because a slow database has many transactions to do before.
+# The share of the interval in which leases are prolonged in parts. After that, one transaction prolongs all
+# that are left. Otherwise, with a slow database, the last leases would end while they wait for the parts
+# before them.
 DIVIDING_SHARE = 0.5
 
 

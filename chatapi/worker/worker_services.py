@@ -80,8 +80,8 @@ class WorkerServices:
         self.router = Router()
         self.retry_budgets = RetryBudgets()
         self.turns = FairTurns()
-        # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
-        # not delay another organization's.
+        # Turns for stopping runs, apart from those for deltas: a thousand cancellations at once are spread
+        # over many turns of the loop.
         self._stops = FairTurns()
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
