@@ -31,6 +31,7 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
 from chatapi.worker.deployments import target_of
 from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.runs.run_usage import REFUSED
 from usage.models import Generation, Outcome
 from usage.pages.filters import words
 from usage.pages.links import page_url
@@ -40,8 +41,8 @@ SAMPLE = 500
 # Deployments that are shown even without traffic.
 FEW = 5
 _COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
-# The messages that generations keep of errors that are the request's fault.
-_OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
+# The messages that generations keep of errors that are the request's fault; `REQUEST_REFUSED` is in old rows.
+_OF_THE_REQUEST = (REFUSED, REQUEST_REFUSED, REQUEST_TOO_LARGE)
 _MOODS = {
     "healthy": "good",
     "no traffic": "plain",

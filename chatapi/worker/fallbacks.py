@@ -52,5 +52,7 @@ async def switch_model(
 
 
 def is_final(run: Run, failure: Failed) -> bool:
-    """Return whether no other model is asked: the requested one refuses the request, or it was stopped."""
+    """Return whether this failure is the end: the requested model has refused the request, or a person has
+    stopped it.
+    """
     return failure is STOPPED or (failure.is_request_fault and run.claimed.model == run.requested.model)

@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 # The most leases that one transaction prolongs: while it runs, other organizations' requests wait for the
 # database.
 PART = 256
-# The share of the interval in which leases are prolonged in parts. Then one transaction prolongs the rest, so
-# that no lease ends because a slow database has many transactions to do before.
+# The share of the interval in which leases are prolonged in parts. After that, one transaction prolongs all
+# that are left. Otherwise, with a slow database, the last leases would end while they wait for the parts
+# before them.
 DIVIDING_SHARE = 0.5
 
 
@@ -42,11 +43,12 @@ class Heartbeat:
     """Prolongs the leases in a thread of its own, from `start` to `close`."""
 
     def __init__(
-        self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]
+        self, name: str, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]
     ) -> None:
-        """`held` is called in the thread. `lost` is called on the event loop with the ids of running
-        generations that another process has taken over.
+        """`name`: that of the process's claims. `held` is called in the thread. `lost` is called on the event
+        loop with the ids of running generations that another process has taken over.
         """
+        self._name = name
         self._commits = commits
         self._held = held
         self._lost = lost
@@ -80,7 +82,9 @@ class Heartbeat:
             size = PART if time.monotonic() < divide_until else len(pulses)
             part, pulses = pulses[:size], pulses[size:]
             try:
-                alive = self._commits.write_from_thread(ledger.beat, Beat(part, settings.LEASE_MS))
+                alive = self._commits.write_from_thread(
+                    ledger.beat, Beat(self._name, part, settings.LEASE_MS)
+                )
             except UsageError as error:
                 log.warning("heartbeat: %r", error)
                 continue  # the leases of the other parts must not end with these

@@ -27,10 +27,9 @@ class SlotShares:
             del self._taken[organization]
 
     def limits(self, free: int, most: int) -> dict[str, int]:
-        """Return how many more slots each organization may take while so many are free, of those that may
-        take fewer than `most`.
+        """Return how many more slots an organization may take, for each one that may take fewer than `most`.
 
-        Each slot that is taken is one free slot less, too.
+        `free` slots are free now; each that it takes leaves one less.
         """
         may_take = {
             organization: max(0, -((taken - MOST_PER_FREE * free) // (MOST_PER_FREE + 1)))

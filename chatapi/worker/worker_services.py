@@ -80,13 +80,13 @@ class WorkerServices:
         self.router = Router()
         self.retry_budgets = RetryBudgets()
         self.turns = FairTurns()
-        # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
-        # not delay another organization's.
+        # Turns for stopping runs, apart from those for deltas: a thousand cancellations at once are spread
+        # over many turns of the loop.
         self._stops = FairTurns()
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()
-        self._heartbeat = Heartbeat(self.commits, self._held, self._fence_off)
+        self._heartbeat = Heartbeat(self.name, self.commits, self._held, self._fence_off)
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["WorkerServices"]:

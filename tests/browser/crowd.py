@@ -60,7 +60,7 @@ def beat(crowd: "Sequence[Claimed]", completion_tokens: int) -> None:
 
     pulses = [ledger.Pulse(each.id, each.fence, completion_tokens, "") for each in crowd]
     with transaction.atomic():
-        ledger.beat(database_now(), [ledger.Beat(pulses, LEASE_MS)])
+        ledger.beat(database_now(), [ledger.Beat("crowded-worker", pulses, LEASE_MS)])
 
 
 def settle(crowd: "Sequence[Claimed]") -> None:

@@ -30,7 +30,9 @@ def streams(settings: Any, valkey: Valkey) -> Valkey:
 def running(person: Person, tokens: int = 5, **changes: Any) -> Generation:
     row = admit(person, **changes)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, tokens, "azure-east-7")], 6_000)])
+    ledger.beat(
+        database_now(), [ledger.Beat("worker-1", [ledger.Pulse(row.pk, 1, tokens, "azure-east-7")], 6_000)]
+    )
     return row
 
 

@@ -280,7 +280,7 @@ def test_an_upstreams_refusal_has_its_own_status(
         "none",
     )
     # What an upstream says about a wrong request may quote it: only its client gets that.
-    kept = "The upstream refused the request." if answer.status == 400 else answer.error["message"]
+    kept = "The request was refused." if answer.status == 400 else answer.error["message"]
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}
 
 
@@ -294,6 +294,8 @@ def test_llama_has_a_status_for_what_an_upstream_refuses(client: Client, model: 
 def test_an_upstreams_retry_after_is_passed_on(client: Client, stream: bool) -> None:
     headers = client.complete("status-429", stream=stream).headers
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("7", "7000")
+    headers = client.complete("status-503", stream=stream).headers
+    assert "retry-after" not in headers, "this upstream sends none"
 
 
 def test_an_upstream_that_never_begins_is_504(client: Client, installation: Installation) -> None:

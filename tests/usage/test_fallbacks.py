@@ -104,7 +104,9 @@ def test_a_switch_can_be_repeated_and_taken_back(key: APIKey, ask: Ask) -> None:
 def test_a_switch_forgets_the_deployment_of_the_model_before(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(fallbacks=(DEAR_ONE,))])
     claimed = run(admission)
-    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, 0, "of-story")], 6_000)])
+    ledger.beat(
+        NOW, [ledger.Beat("story worker", [ledger.Pulse(claimed.id, claimed.fence, 0, "of-story")], 6_000)]
+    )
     switch(claimed, DEAR_ONE)
     assert Generation.objects.get().deployment == ""
 

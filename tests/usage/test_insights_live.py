@@ -65,7 +65,7 @@ def test_the_oldest_are_shown_and_stay_when_a_workers_heart_beats(alice: Person,
     own = [row.pk for row in rows if row.organization_id == alice.project.organization_id]
     claim(rows[1])
     before = [row.id for row in running(limit=2)]
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(rows[1].pk, 1, 5, "")], 3_600_000)])
+    ledger.beat(database_now(), [ledger.Beat("worker-1", [ledger.Pulse(rows[1].pk, 1, 5, "")], 3_600_000)])
     assert [row.id for row in running(limit=2)] == before == [row.pk for row in rows[:2]]
     assert [row.id for row in running(2, {alice.project.organization_id})] == own[:2]
 

@@ -155,6 +155,7 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     claimed = run(admission)
     later = NOW + timedelta(seconds=5)
     beat = ledger.Beat(
+        "story worker",
         [
             ledger.Pulse(admission.id, claimed.fence, 7, ""),
             ledger.Pulse(admission.id, claimed.fence + 1, 9, ""),
@@ -166,8 +167,19 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     assert ledger.take_over(much_later, [ledger.TakeOver(10, 6_000, much_later)])[0] == []
     assert Generation.objects.get().completion_tokens == 7
     assert ledger.beat(
-        later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9, "")], 6_000)]
+        later, [ledger.Beat("story worker", [ledger.Pulse(admission.id, claimed.fence + 1, 9, "")], 6_000)]
     ) == [set()]
+
+
+def test_a_heartbeat_leaves_what_another_worker_has_claimed(key: APIKey, ask: Ask) -> None:
+    """A message that is delivered twice: until its claim is refused, the second worker beats for it, too."""
+    ledger.admit(NOW, [admission := ask()])
+    run(admission)
+    ledger.beat(NOW, [ledger.Beat("story worker", [ledger.Pulse(admission.id, 1, 7, "first")], 6_000)])
+    before = Generation.objects.values().get()
+    beat = ledger.Beat("another worker", [ledger.Pulse(admission.id, ledger.CLAIM_FENCE, 0, "")], 60_000)
+    assert ledger.beat(NOW, [beat]) == [set()]
+    assert Generation.objects.values().get() == before
 
 
 def test_a_heartbeat_has_the_types_of_its_columns(key: APIKey, ask: Ask) -> None:
@@ -175,7 +187,7 @@ def test_a_heartbeat_has_the_types_of_its_columns(key: APIKey, ask: Ask) -> None
     # The column refuses the null. Without a cast, PostgreSQL refuses its type first: a null is text.
     nulls = ledger.Pulse(admission.id, run(admission).fence, None, "")  # type: ignore[arg-type]
     with pytest.raises(IntegrityError, match="completion_tokens"), transaction.atomic():
-        ledger.beat(NOW, [ledger.Beat([nulls], 6_000)])
+        ledger.beat(NOW, [ledger.Beat("story worker", [nulls], 6_000)])
 
 
 def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:
@@ -205,7 +217,10 @@ def test_a_lost_run_keeps_the_deployment_of_its_last_heartbeat(key: APIKey, ask:
     ledger.admit(NOW, [admission := ask()])
     claimed = run(admission)
     for deployment in ("", "first", "second"):
-        ledger.beat(NOW, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence, 7, deployment)], 6_000)])
+        ledger.beat(
+            NOW,
+            [ledger.Beat("story worker", [ledger.Pulse(admission.id, claimed.fence, 7, deployment)], 6_000)],
+        )
         assert Generation.objects.get().deployment == deployment
     assert lose(claimed).deployment == "second"
     assert verify().differences == []
@@ -214,7 +229,7 @@ def test_a_lost_run_keeps_the_deployment_of_its_last_heartbeat(key: APIKey, ask:
 def test_the_deployment_of_a_settlement_counts_more_than_that_of_a_heartbeat(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(), other := ask()])
     shown, untold = run(admission), run(other)
-    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(shown.id, shown.fence, 7, "first")], 6_000)])
+    ledger.beat(NOW, [ledger.Beat("story worker", [ledger.Pulse(shown.id, shown.fence, 7, "first")], 6_000)])
     ledger.settle(NOW, [completed(shown, deployment="second"), completed(untold)])
     assert [Generation.objects.get(pk=each.id).deployment for each in (shown, untold)] == ["second", ""]
 

@@ -71,6 +71,7 @@ class Row:
     lease: datetime
     state: str = "admitted"
     fence: int = 0
+    worker: str = ""
     charged: int = 0
 
 
@@ -163,14 +164,22 @@ class Ledger(RuleBasedStateMachine):
         can = row is not None and row.state == "admitted"
         assert [isinstance(result, ledger.Claimed) for result in results] == [can, False][:times]
         if row is not None and can:
-            row.state, row.fence, row.lease = "running", row.fence + 1, self._lease()
+            row.state, row.fence, row.worker, row.lease = "running", row.fence + 1, "worker", self._lease()
 
-    @rule(one=generations, stale=st.booleans(), count=st.integers(0, 60))
-    def beat(self, one: UUID, stale: bool, count: int) -> None:
+    @rule(
+        one=generations,
+        stale=st.booleans(),
+        worker=st.sampled_from(["worker", "reaper"]),
+        count=st.integers(0, 60),
+    )
+    def beat(self, one: UUID, stale: bool, worker: str, count: int) -> None:
         row = self.rows.get(one)
         fence = (row.fence if row else 0) - stale
-        (mine,) = ledger.beat(self.now, [ledger.Beat([ledger.Pulse(one, fence, count, "")], LEASE_MS)])
-        assert mine == ({one} if row and row.state == "running" and not stale else set())
+        (mine,) = ledger.beat(
+            self.now, [ledger.Beat(worker, [ledger.Pulse(one, fence, count, "")], LEASE_MS)]
+        )
+        can = row and row.state == "running" and row.worker == worker and not stale
+        assert mine == ({one} if can else set())
         if row and mine:
             row.lease = self._lease()
 
@@ -261,6 +270,7 @@ class Ledger(RuleBasedStateMachine):
         }
         for row in late.values():
             row.state, row.fence, row.lease = "running", row.fence + 1, self._lease()
+            row.worker = row.worker or "reaper"
 
     # ---- what operators do
 

@@ -125,7 +125,9 @@ def running(alice: Person) -> Generation:
     """Return a running request with a heartbeat."""
     row = admit(alice)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, "azure-east-7")], 6_000)])
+    ledger.beat(
+        database_now(), [ledger.Beat("worker-1", [ledger.Pulse(row.pk, 1, 5, "azure-east-7")], 6_000)]
+    )
     return row
 
 

@@ -130,7 +130,14 @@ def lose(ask: Ask, deployment: str = "", *, completion: int = 5, **changes: Any)
     """Settle a request of noon, whose worker was lost, by the reaper's own count."""
     ledger.admit(NOW, [admission := ask(**changes)])
     claimed = run(admission)
-    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, completion, deployment)], 6_000)])
+    ledger.beat(
+        NOW,
+        [
+            ledger.Beat(
+                "story worker", [ledger.Pulse(claimed.id, claimed.fence, completion, deployment)], 6_000
+            )
+        ],
+    )
     end = completed(
         claimed,
         10 if completion else 0,

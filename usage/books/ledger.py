@@ -156,6 +156,8 @@ def _set_pulse(vendor: str) -> str:
 class Beat:
     """The heartbeat of one process; it has at least one pulse."""
 
+    worker: str
+    """The process's name. The fence alone is that of any worker whose claim was the first."""
     pulses: Sequence[Pulse]
     lease_ms: int
 
@@ -178,8 +180,8 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
         f"""{values} UPDATE usage_generation AS g
         SET lease_expires_at = %s, {_set_pulse(connection.vendor)}
         FROM beat WHERE g.id = beat.new_id AND g.fence = beat.new_fence AND g.state = 'running'
-        RETURNING id""",  # noqa: S608  the text is ours
-        [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
+        AND g.worker = %s RETURNING id""",  # noqa: S608  the text is ours
+        [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms)), item.worker],
     )
     return {to_uuid(row[0]) for row in rows}
 

@@ -101,7 +101,7 @@ class _Playing:
         organization_id = heavy_work.party.get()
         wait_s = self._pace.wait_s(organization_id)
         if wait_s > 0:
-            await self._until(math.ceil((self._loop.time() - self._started_at + wait_s) * 1_000))
+            await self._pause(wait_s * 1_000)
         self._pace.count(organization_id, deltas)
 
     async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
@@ -122,8 +122,12 @@ class _Playing:
         if due_ms > total_ms:
             raise EngineError(TIMED_OUT)
 
+    async def _pause(self, wait_ms: float) -> None:
+        passed_ms = (self._loop.time() - self._started_at) * 1_000
+        await self._until(math.ceil(passed_ms + wait_ms))
+
     async def _stall(self, limit_ms: int) -> NoReturn:
-        await asyncio.sleep(limit_ms / 1000)
+        await self._pause(limit_ms)
         raise EngineError(TIMED_OUT)
 
 

@@ -54,8 +54,8 @@ class Reaper:
         self._streams = streams
         # The last time at which living workers may have been unable to prolong their leases.
         self._last_outage_at = float("-inf")
-        # When the last look found nothing, by the database's clock; None if it found orphans, because closing
-        # them may take long.
+        # The time of the last look, by the database's clock, if it found nothing. None if it found orphans:
+        # closing them may take so long that the next look would seem to be a leap of the clock.
         self._looked_at: datetime | None = None
 
     async def run(self) -> None:

@@ -88,17 +88,20 @@ class AttemptPlan:
         self._failures: dict[str, _Failure] = {}
         self._give_up_at: dict[str, float] = {}
         """By deployment: the end of its time limit of the first delta, counted from its first attempt."""
-        self._first_at = 0.0
+        self._first_at: float | None = None
+        """When the first attempt was begun; None before it."""
         self._began_at = 0.0
         self._repetitions = 0
         self._has_failed = False
 
     def next(self) -> Step | None:
         """Return the next attempt; None if there is none, or the budget does not allow it."""
-        if not self._give_up_at:
+        if self._first_at is None:
             self._budgets.earn(self._model)
         self._postpone_unhealthy()
         while True:
+            now = time.monotonic()
+            self._fresh = [route for route in self._fresh if self._left_s(route, now) > 0]
             step = self._step_to_another() if self._fresh else self._step_to_the_same()
             if step is not None or not self._later:
                 return step
@@ -145,7 +148,7 @@ class AttemptPlan:
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]
         now = time.monotonic()
-        is_first = not self._give_up_at
+        is_first = self._first_at is None
         is_healthy = self._router.health.is_healthy(route.key)
         is_free = is_first or (is_healthy and not self._has_failed)
         if not is_free and not self._budgets.spend(self._model, MAX_DEBT if is_healthy else 0.0):
@@ -171,6 +174,7 @@ class AttemptPlan:
             and self._repetitions < route.retries
             and waits[route.key] <= MAX_RETRY_AFTER_S
             and now + waits[route.key] + jitter_s < failure.not_after
+            and self._left_s(route, now + waits[route.key] + jitter_s) > 0
         ]
         if not routes or not self._budgets.spend(self._model):
             return None
@@ -180,10 +184,15 @@ class AttemptPlan:
         self._began_at = now + wait_s
         return Step(self._with_time_left(route, self._give_up_at[route.key] - self._began_at), wait_s)
 
+    def _left_s(self, route: Route, begins_at: float) -> float:
+        """Return the time that the limit of the whole answer leaves to an attempt that begins then."""
+        passed_s = 0.0 if self._first_at is None else begins_at - self._first_at
+        return route.target.timeouts.total_ms / 1_000 - passed_s
+
     def _with_time_left(self, route: Route, first_delta_s: float) -> Route:
         """Return the route with this limit of the first delta. All attempts share the limit of the answer."""
         limits = route.target.timeouts
-        total_s = limits.total_ms / 1_000 - (self._began_at - self._first_at)
+        total_s = self._left_s(route, self._began_at)
         limits = replace(limits, first_delta_ms=_ms(first_delta_s), total_ms=_ms(total_s))
         return replace(route, target=replace(route.target, timeouts=limits))
 

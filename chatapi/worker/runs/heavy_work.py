@@ -113,10 +113,10 @@ async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int
 async def add(
     usage: RunUsage, batch: Sequence[AnyDelta], publish: Callable[[list[AnyDelta]], object]
 ) -> None:
-    """Add a batch that is not light; publish its deltas, large ones cut into parts, even if the caller is
-    cancelled meanwhile: they are counted.
+    """Count a batch that is not light, and publish it.
 
-    A reader decodes one delta in one step.
+    Large deltas are cut, because a reader decodes each in one step. What is counted is published even if the
+    caller is cancelled meanwhile.
     """
     passing: list[AnyDelta] = []
     try:

@@ -106,7 +106,7 @@ class Run:
     async def pause(self, wait_s: float) -> End | None:
         """Wait between two attempts. Returns None after that time, or the end as soon as the run is stopped.
 
-        An engine's stream needs this nowhere: there `scope` interrupts every wait.
+        Only waits between attempts need this. While an engine streams, `scope` interrupts every wait.
         """
         if self.stopped is None:
             with suppress(TimeoutError):

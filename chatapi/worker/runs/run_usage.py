@@ -14,13 +14,17 @@ from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.prompts import Texts
-from chatapi.wire.upstream_errors import REQUEST_REFUSED, STOPPED
+from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Outcome, UsageNote, UsageSource
 from usage.pricing import TOKEN_COLUMNS, Price, Tokens
+
+# The message that the books keep of each refusal, by the upstream or by this service: those that clients get
+# may quote the request.
+REFUSED = "The request was refused."
 
 
 class RunUsage:
@@ -210,7 +214,7 @@ def settlement(
     failure = end.failure if end.ending is Ending.FAILED else None
     message = failure.message if failure else ""
     if failure and failure.status == 400:
-        message = REQUEST_REFUSED  # the upstream's words may quote the request, which the books must not keep
+        message = REFUSED
     return Settlement(
         id=run.id,
         fence=run.fence,

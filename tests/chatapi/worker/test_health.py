@@ -153,6 +153,17 @@ async def test_one_worker_is_granted_the_probe(own_redis: Redis, monkeypatch: py
     assert not any(each.health.is_healthy(KEY) for each in routers)
 
 
+def test_a_worker_without_requests_keeps_its_probe(clock: Clock) -> None:
+    """With few requests and many workers, the next request seldom comes to the one that was granted last."""
+    health = Health()
+    health.merge({KEY: CoolDown(0, 1, may_probe=True)})
+    clock.now_s += 30
+    health.merge({KEY: CoolDown(-30, 1)})
+    assert health.is_healthy(KEY)
+    health.begin(KEY)
+    assert not health.is_healthy(KEY)
+
+
 def test_a_probe_that_was_not_sent_is_not_sent_after_the_next_cool_down(clock: Clock) -> None:
     health = Health()
     health.merge({KEY: CoolDown(0, 1, may_probe=True)})

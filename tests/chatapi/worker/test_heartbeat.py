@@ -38,7 +38,7 @@ async def test_no_lease_waits_for_many_slow_transactions(
     settings.HEARTBEAT_MS = 100
     pulses = [Pulse(identity.new_id(), 1, 0, "") for _ in range(3 * PART + 10)]
     database: Any = Database(seconds)
-    heartbeat = Heartbeat(database, lambda: Held(pulses, []), lambda lost: None)
+    heartbeat = Heartbeat("worker", database, lambda: Held(pulses, []), lambda lost: None)
     heartbeat.start()
     while len(database.sizes) < len(sizes):
         await asyncio.sleep(0.01)
@@ -51,7 +51,7 @@ async def test_a_part_that_fails_leaves_the_others_their_leases(settings: Settin
     pulses = [Pulse(identity.new_id(), 1, 0, "") for _ in range(2 * PART)]
     database: Any = Database(refuses_first=True)
     lost: list[set[UUID]] = []
-    heartbeat = Heartbeat(database, lambda: Held(pulses, []), lost.append)
+    heartbeat = Heartbeat("worker", database, lambda: Held(pulses, []), lost.append)
     heartbeat.start()
     while len(database.sizes) < 4:
         await asyncio.sleep(0.01)

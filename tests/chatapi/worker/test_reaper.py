@@ -72,7 +72,7 @@ def lost_run(run: ledger.Claimed) -> UUID:
 
 
 def beat(run: ledger.Claimed, lease_ms: int) -> None:
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(run.id, run.fence, 3, "")], lease_ms)])
+    ledger.beat(database_now(), [ledger.Beat("worker", [ledger.Pulse(run.id, run.fence, 3, "")], lease_ms)])
 
 
 async def outcome(commits: Commits, generation_id: UUID) -> tuple[str, int]:
@@ -233,7 +233,7 @@ async def test_when_the_clock_has_leapt_the_living_may_beat_first(
     assert await reaper.reap() == 0
     settings.LEASE_MS = 400
     pulse = ledger.Pulse(run.id, run.fence, 3, "")
-    assert await commits.write(ledger.beat, ledger.Beat([pulse], 300)) == {run.id}
+    assert await commits.write(ledger.beat, ledger.Beat("worker", [pulse], 300)) == {run.id}
     async with asyncio.timeout(10):
         while await reaper.reap() == 0:
             pass

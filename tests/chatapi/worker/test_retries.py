@@ -22,8 +22,14 @@ DOCUMENT = " ".join((Path(__file__).parents[3] / "docs/catalog.md").read_text().
 IN_WORDS = {0.2: "a fifth", 3: "three", 10: "ten", 1_000: "a thousand"}
 
 
-def route(name: str, priority: int = 0, first_delta_ms: int = 120_000, retries: int = USUAL_RETRIES) -> Route:
-    timeouts = Timeouts(first_delta_ms=first_delta_ms)
+def route(
+    name: str,
+    priority: int = 0,
+    first_delta_ms: int = 120_000,
+    retries: int = USUAL_RETRIES,
+    total_ms: int = 3_600_000,
+) -> Route:
+    timeouts = Timeouts(first_delta_ms=first_delta_ms, total_ms=total_ms)
     target = Target(engine="scripted", name=name, timeouts=timeouts)
     return replace(SANDBOX, target=target, priority=priority, retries=retries)
 
@@ -269,6 +275,37 @@ def test_every_repetition_ends_with_the_limit_of_the_answer(monkeypatch: pytest.
     assert ends_at == pytest.approx([1_000 + only.target.timeouts.total_ms / 1_000] * 4, abs=0.01)
 
 
+BRIEF = route("brief", priority=1, total_ms=30_000)
+
+
+@pytest.mark.parametrize(
+    ("others", "fallbacks"), [([], []), ([BRIEF], []), ([], [[replace(BRIEF, model="b")]])]
+)
+def test_nothing_is_asked_when_the_limit_of_the_answer_is_used_up(
+    others: list[Route], fallbacks: list[list[Route]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gets the error of the attempt that was made."""
+    now, silent = 1_000.0, route("silent", total_ms=30_000)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    plan = AttemptPlan(Router(), RetryBudgets(), "model", [silent, *others], fallbacks=fallbacks)
+    assert plan.next() == Step(silent)
+    now += 30
+    plan.failed(silent, upstream_errors.TIMED_OUT)
+    assert plan.next() is None
+
+
+def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, patient = 1_000.0, route("patient", first_delta_ms=600_000, total_ms=600_000)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    plan = AttemptPlan(Router(), RetryBudgets(), "model", [patient, BRIEF])
+    assert plan.next() == Step(patient)
+    now += 30
+    plan.failed(patient, upstream_errors.UPSTREAM_FAILED)
+    step = plan.next()
+    assert step is not None
+    assert step.route.target.name == "patient"
+
+
 @pytest.mark.parametrize("sentence", [
     "random, up to {:g}, {:g}, {:g} s and so on".format(*(retries.BACK_OFF_S * 2**n for n in range(3))),
     f"A `Retry-After` of more than {retries.MAX_RETRY_AFTER_S:g} s is left to the client",
@@ -279,6 +316,7 @@ def test_every_repetition_ends_with_the_limit_of_the_answer(monkeypatch: pytest.
     f"so {IN_WORDS.get(retries.SHARE)} of each is {IN_WORDS.get(retries.SHARE)} of the whole",
     f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
     f"`retries` allow, {IN_WORDS.get(USUAL_RETRIES)} times if nothing else is set",
+    f"the deployment that is asked again allow, {IN_WORDS.get(USUAL_RETRIES)} if nothing else is set",
     f"| `retries` | {USUAL_RETRIES} | a request is not repeated here once it has been repeated this often,",
     f"this often, at any deployment; 0: never, at most {MAX_RETRIES} |",
 ])  # fmt: skip

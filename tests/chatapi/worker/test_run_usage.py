@@ -149,7 +149,7 @@ def test_words_about_a_wrong_request_are_passed_on_and_not_kept() -> None:
         Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400)
     )
     settled = settle(heard(), refused)
-    assert (settled.error_code, settled.error_message) == ("bad_prompt", "The upstream refused the request.")
+    assert (settled.error_code, settled.error_message) == ("bad_prompt", "The request was refused.")
     assert run_usage.terminal(refused, heard(), settled.tokens, 1, SETTLED_AT) == [refused.failure]
 
 

@@ -247,7 +247,7 @@ async def test_what_somebody_else_has_settled_is_theirs_to_tell(
     commits: Commits, publisher: Publisher, writes: Writes, run: Run
 ) -> None:
     async def the_lease_runs_out() -> None:
-        await commits.write(ledger.beat, ledger.Beat([ledger.Pulse(run.id, run.fence, 1, "")], -1))
+        await commits.write(ledger.beat, ledger.Beat("worker", [ledger.Pulse(run.id, run.fence, 1, "")], -1))
         taken = await commits.write(
             ledger.take_over, ledger.TakeOver(1, 10_000, await commits.read(database_now))
         )
