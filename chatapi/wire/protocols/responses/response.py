@@ -119,8 +119,10 @@ class Response:
                 yield from self._content(delta)
 
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
-        """Yield the end of a response that broke off: only items that ended, and calls whose arguments are a
-        JSON object, are completed.
+        """Yield the end of a response that broke off.
+
+        Items that had ended stay completed. Of those released here, only a call is completed whose arguments
+        are a JSON object and behind which another item begins.
 
         `is_end`: not only of this stream. What was held back comes first then, because it is charged.
         """

@@ -80,7 +80,9 @@ def events(answer: Answer, state: State, after: int) -> Encoder:
 
 
 def response_of(item_id: str) -> UUID | None:
-    """Return the generation whose output has the item with this id, or None if no output's ids are so."""
+    """Return the generation whose output has the item with this id, or None if the id does not have the form
+    of an output item's id.
+    """
     match = _OUTPUT_ID.fullmatch(item_id)
     return None if match is None else UUID(match[1])
 
