@@ -80,8 +80,8 @@ def queue_too_old(retry_after_ms: int) -> APIError:
     return APIError(Failed(message, "server_error", "overloaded", status=503, retry_after_ms=retry_after_ms))
 
 
-def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
-    message = f"Your organization's stored input may have {most_bytes} bytes in each period."
+def too_much_state(most_bytes: int, period_ms: int, retry_after_ms: int) -> APIError:
+    message = f"Your organization may store {most_bytes} bytes of input in {duration(period_ms)}."
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
@@ -102,7 +102,8 @@ def previous_response_not_found(response_id: str, param: str, kept_ms: int) -> A
 
 
 def _not_kept(what: str, kept_ms: int) -> str:
-    return f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."
+    kept = f"Responses are kept for {duration(kept_ms)} after their end, unless store is false."
+    return f"{what} not found. {kept}"
 
 
 def response_in_progress(response_id: str, param: str) -> APIError:

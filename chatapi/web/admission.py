@@ -242,7 +242,9 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
         try:
             return await services.states.take(caller.organization_id, len(request.state))
         except WindowFull as error:
-            refusal = errors.too_much_state(services.states.max_bytes, error.retry_after_ms)
+            refusal = errors.too_much_state(
+                services.states.max_bytes, settings.STREAM_TTL_MS, error.retry_after_ms
+            )
     if request.summary.is_background:
         raise refusal
     request.state, request.is_not_kept = b"", True

@@ -71,14 +71,14 @@ async def relay(
 
     A keep-alive comes before the silence exceeds `ping_ms`; with 0 there is none. Without `authorize` nobody
     is asked, because the generation itself ends with its key.
+
+    Raises an `APIError` when `authorize` refuses: only this stream ends, the generation goes on.
     """
     watch = services.silence.watch(follower.id, follower.wake)
     sent_at = asked_at = time.monotonic()
     while True:
         if authorize is not None and time.monotonic() - asked_at > ASK_RIGHTS_S:
-            if refusal := await _refusal(authorize):
-                yield [refusal]
-                return
+            await _check_rights(authorize)
             # Set after the answer: streams that began together drift apart, and find a cached answer.
             asked_at = time.monotonic()
         batch = await _next(services, follower, watch)
@@ -108,15 +108,16 @@ def frames_of(encoder: Encoder, deltas: list[AnyDelta]) -> bytes:
     return encoder.encode(deltas)
 
 
-async def _refusal(authorize: Authorize) -> Failed | None:
+async def _check_rights(authorize: Authorize) -> None:
+    """Raise the refusal as an `APIError`; without an answer in time there is none."""
     try:
         async with asyncio.timeout(RIGHTS_ANSWER_S):
             await authorize()
     except (DatabaseUnavailable, TimeoutError):
-        return None
+        pass
     except AccountsError as error:
-        return errors.from_exception(error).failure
-    return None
+        # Not as it is: it would be counted as an attempt to guess a key.
+        raise errors.from_exception(error) from None
 
 
 async def _next(services: Services, follower: Follower, watch: Watch) -> list[AnyDelta]:

@@ -104,8 +104,8 @@ async def remainder(
     authorize: Authorize | None = None,
     ping_ms: int = 0,
 ) -> AsyncIterator[bytes]:
-    """Yield the frames behind that position, as they come, up to the generation's end or a refusal by
-    `authorize`; no bytes stand for a keep-alive.
+    """Yield the frames behind that position, as they come, up to the generation's end; no bytes stand for a
+    keep-alive. Raises what `relay` does.
     """
     seq, pace = 0, Pace(ping_ms)
     with _follower(services, row) as follower:

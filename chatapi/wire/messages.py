@@ -284,7 +284,7 @@ Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | To
 
 
 def texts(message: Message) -> Iterator[str]:
-    """Yield all text of the message that becomes part of the prompt."""
+    """Yield all text of the message that each model gets: not what it thought in earlier turns."""
     if isinstance(message.content, str):
         yield message.content
     elif message.content:
@@ -294,6 +294,14 @@ def texts(message: Message) -> Iterator[str]:
     # A chat template writes names before the texts, so they cost tokens, too.
     elif not isinstance(message, ToolMessage) and message.name:
         yield message.name
+
+
+def reasoning(message: Message) -> Iterator[str]:
+    """Yield what the model thought in earlier turns, which most deployments do not get."""
+    if isinstance(message, AssistantMessage):
+        yield from filter(None, (message.reasoning_content,))
+        for thought in message.thoughts or ():
+            yield from filter(None, (thought.thinking, thought.data))
 
 
 def has_cache_mark(message: Message) -> bool:
@@ -337,9 +345,7 @@ def _part_texts(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
-    yield from filter(None, (message.name, message.refusal, message.reasoning_content))
-    for thought in message.thoughts or ():
-        yield from filter(None, (thought.thinking, thought.data))
+    yield from filter(None, (message.name, message.refusal))
     if message.function_call:
         yield from (message.function_call.name, message.function_call.arguments)
     for call in message.tool_calls or ():

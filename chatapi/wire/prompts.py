@@ -1,6 +1,7 @@
 """The prompts of a `GenerationRequest`: a conversation, texts to continue, or texts to embed."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Final, Protocol, cast, get_args
 
 import msgspec
@@ -14,6 +15,7 @@ from chatapi.wire.messages import (
     Message,
     has_cache_mark,
     media,
+    reasoning,
     texts,
 )
 
@@ -101,9 +103,13 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
         return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """The most tokens that a chat template adds, with the engine parameters that it reads."""
+        """The most tokens that a chat template adds, with the engine parameters that it reads, and earlier
+        reasoning, which some deployments get.
+        """
         written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
-        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + sum(map(len, written))
+        thought = ("\n\n".join(reasoning(message)).encode() for message in self.messages)
+        added = sum(map(len, chain(written, thought)))
+        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + added
 
     @property
     def has_media(self) -> bool:

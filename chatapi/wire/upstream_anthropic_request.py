@@ -1,5 +1,6 @@
 """What an Anthropic upstream is asked for a generation: the JSON body."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import dropwhile, groupby
@@ -84,6 +85,7 @@ check_fields(FunctionTool, {"function"})
 check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
+_TOOL_USE_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
 _tools_decoder = msgspec.json.Decoder(list[Tool])
 
@@ -161,7 +163,8 @@ def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
     match message:
         case ToolMessage():
             content = "".join(texts(message))
-            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+            call_id = _tool_use_id(message.tool_call_id)
+            block = {"type": "tool_result", "tool_use_id": call_id, "content": content}
             error = {"is_error": True} if message.is_error else {}
             yield block | error | _mark(message.cache_control, marks)
         case AssistantMessage():
@@ -238,7 +241,19 @@ def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
             f"The arguments of the tool call '{call.id}' are no JSON object, which the upstream requires."
         )
         raise UpstreamError(Failed(message, "invalid_request_error", "invalid_value", "messages", 400))
-    return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
+    return {
+        "type": "tool_use",
+        "id": _tool_use_id(call.id),
+        "name": call.function.name,
+        "input": arguments,
+    }
+
+
+def _tool_use_id(call_id: str) -> str:
+    """Return the id as Anthropic takes it: one with other characters becomes its checksum."""
+    if _TOOL_USE_ID.fullmatch(call_id):
+        return call_id
+    return f"toolu_{hashlib.sha256(call_id.encode()).hexdigest()[:24]}"
 
 
 def _tool(tool: Tool, marks: dict[str, CacheControl]) -> dict[str, Any]:

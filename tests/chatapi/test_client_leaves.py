@@ -2,6 +2,7 @@
 then.
 """
 
+import json
 import math
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chatapi.http_client import Client
+from tests.chatapi.http_client import HELLO, Client
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, wait_for
 
@@ -63,6 +64,23 @@ def test_a_client_that_leaves_pays_for_its_pictures(client: Client, installation
     assert (receipt["outcome"], receipt["usage_source"]) == ("client_cancelled", "counted")
     assert (receipt["usage"]["prompt_tokens"], receipt["usage"]["completion_tokens"]) == (900, 3)
     assert receipt["amount_nanodollars"] == 900 * 1_000 + 3 * 2_000
+
+
+def test_a_client_that_leaves_pays_for_no_earlier_reasoning(
+    client: Client, installation: Installation
+) -> None:
+    """Only deployments with `reasoning_content` in `extra_parameters` get it."""
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I think. " * 100}]}
+    charged = []
+    for items in ([reasoning], []):
+        turns = [*HELLO, *items, {"role": "assistant", "content": "hi"}, *HELLO]
+        body = json.dumps({"model": "three-then-silence", "input": turns, "stream": True}).encode()
+        with client.exchange("POST", "/v1/responses", body, {}) as exchange:
+            while b"response.output_text.delta" not in exchange.response.readline():
+                pass
+            generation_id = exchange.response.headers["x-generation-id"]
+        charged.append(installation.receipt(generation_id)["usage"]["prompt_tokens"])
+    assert charged[0] == charged[1] > 0
 
 
 @pytest.mark.parametrize("seen", [1, 10])

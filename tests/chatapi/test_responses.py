@@ -283,7 +283,7 @@ def test_an_unknown_previous_response_has_the_answer_that_clients_look_for(
     for stream in (False, True):
         refused = ask(client, path, previous_response_id=response_id, stream=stream)
         assert_no_previous(refused, response_id)
-        assert "It is kept for 5m0s after its end" in refused.error["message"]
+        assert "Responses are kept for 5m0s after their end" in refused.error["message"]
 
 
 @pytest.mark.parametrize("stranger", ["another organization", "another project", "a test key"])
@@ -366,6 +366,7 @@ def test_an_organization_stores_so_many_bytes(client: Client, installation: Inst
     assert (response["status"], response["store"]) == ("completed", False)
     assert get(client, response["id"]).status == 404
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert f"{MAX_STATES_BYTES} bytes of input in 5m0s" in refused.error["message"]
     assert again.status == 200, again.body
     assert again.json["id"] == first.json["id"]
     assert "Traceback" not in installation.log("web")[logged:], "a refusal is no error of ours"

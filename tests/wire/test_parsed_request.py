@@ -1,6 +1,8 @@
 """What a web process keeps of a request, and that it says the same as the request itself."""
 
 import hashlib
+import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +11,8 @@ from chatapi.wire import parsed_request, requests
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.messages.request import NAME as MESSAGES
+from chatapi.wire.protocols.responses.request import NAME as RESPONSES
 from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
 
@@ -61,6 +65,43 @@ def test_a_job_of_the_release_before_may_have_a_longer_safety_identifier() -> No
     content = msgspec.json.decode(parse(chat_body(safety_identifier="s"), CHAT, None).content)
     queued = msgspec.json.encode(content | {"safety_identifier": "s" * 128})
     assert requests.from_bytes(queued).end_user == parsed_request.read(queued).summary.end_user == "s" * 128
+
+
+SAID = {"role": "assistant", "content": "Hi"}
+THOUGHTS = [
+    {"type": "thinking", "thinking": "é" * 250, "signature": "s"},
+    {"type": "redacted_thinking", "data": "x" * 500},
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "param", "thoughtful"),
+    [
+        (CHAT, "messages", [SAID | {"reasoning_content": "é" * 500}]),
+        (MESSAGES, "messages", [SAID | {"content": [*THOUGHTS, {"type": "text", "text": "Hi"}]}]),
+        (
+            RESPONSES,
+            "input",
+            [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "é" * 500}]}, SAID],
+        ),
+    ],
+)
+def test_reasoning_of_earlier_turns_is_held_but_not_counted(
+    protocol: str, param: str, thoughtful: list[dict[str, Any]]
+) -> None:
+    """Most deployments do not get it."""
+    with_thoughts, without = (
+        parse(
+            json.dumps({"model": "m", "max_tokens": 5, param: [HELLO, *turns, HELLO]}).encode(),
+            protocol,
+            None,
+        )
+        for turns in (thoughtful, [SAID])
+    )
+    texts = [requests.from_bytes(each.content).counted_texts for each in (with_thoughts, without)]
+    assert texts[0] == texts[1]
+    bounds = [each.summary.prompt_tokens_bound(8_192) for each in (with_thoughts, without)]
+    assert bounds[0] >= bounds[1] + 1_000
 
 
 def test_it_names_the_first_remote_picture() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from chatapi.wire import caps, requests
-from chatapi.wire.deltas import Finished, Started, Text, Usage
+from chatapi.wire.deltas import Finished, Started, Text, TokenLogprob, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
@@ -389,16 +389,35 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
     assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
 
 
-def test_an_answer_to_instructions_alone_is_continued() -> None:
+def answered(said: Text) -> tuple[stored.State, stored.Folder]:
+    """Return a stored response to instructions alone that said so."""
     asked = {"model": "m", "instructions": "Begin.", "input": [{"type": "web_search_call", "id": "ws_1"}]}
     state = stored.read_state(parse(json.dumps(asked).encode(), "responses", None).state)
     folder = stored.queued(Answer("0" * 32, 1, "m"), state)
-    for delta in (Started(context=state.context), Text("one"), Finished("stop"), Usage(1, 1)):
+    for delta in (Started(context=state.context), said, Finished("stop"), Usage(1, 1)):
         folder.add(delta)
-    body = b'{"model": "m", "previous_response_id": "resp_1", "input": "two"}'
-    pieces = stored.resolved_body([body], stored.conversation(state, folder), [])
+    return state, folder
+
+
+def resolved_texts(body: dict[str, Any], previous: bytes, items: dict[str, bytes]) -> list[str]:
+    """Return the texts of the prompt of a request that refers to these."""
+    pieces = stored.resolved_body([json.dumps({"model": "m"} | body).encode()], previous, items.items())
     prompt = requests.from_bytes(parse(b"".join(pieces), "responses", None, is_resolved=True).content).prompt
-    assert [*prompt.texts()] == ["one", "two"]
+    return [*prompt.texts()]
+
+
+MANY_VALUES = [TokenLogprob("one", 0.0, [1] * caps.MAX_VALUES)]
+
+
+@pytest.mark.parametrize("logprobs", [None, MANY_VALUES], ids=["none", "many"])
+def test_an_answer_to_instructions_alone_is_continued(logprobs: list[TokenLogprob] | None) -> None:
+    """Its log probabilities do not count as values of the next request, which has none."""
+    state, folder = answered(Text("one", logprobs=logprobs))
+    continued = {"previous_response_id": "resp_1", "input": "two"}
+    assert resolved_texts(continued, stored.conversation(state, folder), {}) == ["one", "two"]
+    items = stored.output_items(folder)
+    referring = {"input": [{"type": "item_reference", "id": id_} for id_ in items]}
+    assert resolved_texts(referring, b"", items) == ["one"]
 
 
 @pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])

@@ -204,6 +204,13 @@ def test_interleaved_calls_are_sent_one_after_the_other() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", [Finished("length"), Finished("stop", is_cancelled=True)])
+def test_no_call_of_a_cut_answer_is_completed_unless_its_arguments_are_whole(end: Finished) -> None:
+    calls = [ToolCall(n, start, f"c{n}", "f") for n, start in enumerate(['{"a":', "{}", '{"b":'])]
+    items = events(stream([Started(), *calls, end, Usage(1, 1)]))[-1]["response"]["output"]
+    assert [item["status"] for item in items] == ["incomplete", "completed", "incomplete"]
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -1,6 +1,7 @@
 """An Anthropic upstream: what it is asked, and that its streams become the deltas that made them."""
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -411,6 +412,19 @@ def test_a_call_whose_arguments_are_cut_is_named() -> None:
     with pytest.raises(UpstreamError) as raised:
         messages_body(chat(messages=turns), **OPTIONS)
     assert "'call_1'" in raised.value.failure.message
+
+
+def test_ids_of_calls_that_anthropic_refuses_are_replaced() -> None:
+    """Other models' ids may have any characters; Kimi's have dots and colons."""
+    ids = ["functions.f:0", "functions.f:1", "call_1"]
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
+    results = [{"role": "tool", "tool_call_id": id_, "content": ""} for id_ in ids]
+    turns = [{"role": "assistant", "tool_calls": calls}, *results]
+    called, answered = messages_body(chat(messages=turns), **OPTIONS)["messages"]
+    sent = [block["id"] for block in called["content"]]
+    assert sent == [block["tool_use_id"] for block in answered["content"]]
+    assert all(re.fullmatch("[a-zA-Z0-9_-]+", id_) for id_ in sent)
+    assert (len(set(sent)), sent[2]) == (3, "call_1")
 
 
 def test_it_takes_chats_only() -> None:

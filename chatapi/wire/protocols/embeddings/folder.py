@@ -32,7 +32,9 @@ class EmbeddingsFolder:
 
     @property
     def failure(self) -> Failed | None:
-        """Why there is no answer; vectors must not miss, because clients match them to inputs by position."""
+        """Return why there is no answer. If a vector is missing there is none, because clients match vectors
+        to inputs by position.
+        """
         is_whole = len(self._vectors) == self._inputs
         return CANCELLED if self.usage is not None and not is_whole else self._failure
 

@@ -148,7 +148,8 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
             has_results = True
     # Results come first: OpenAI wants them right behind the calls.
     rest += _marked_parts(block for _, block in blocks)
-    # A turn that is empty stays one: its number is a part of the client's own count of turns.
+    # A user's turn without content becomes an empty message: otherwise two messages of the assistant would
+    # follow each other.
     if rest or not has_results:
         yield UserMessage(_message_content(rest, _content_param(blocks)))
 

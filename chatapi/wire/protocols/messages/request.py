@@ -188,9 +188,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         members = request_body.same_members(self) | {
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
-            "reasoning_effort": self._effort(),
-            "is_effort_estimated": not self.output_config.effort
-            and isinstance(self.thinking, EnabledThinking),
+            "reasoning_effort": self.output_config.effort or self._estimated_effort,
+            "is_effort_estimated": self._estimated_effort is not None,
             # Anthropic upstreams get it as it was sent; others get the effort.
             "extras": self.extras | _as_extra("thinking", self.thinking),
             "ignored": (*self.ignored, *left_out),
@@ -227,10 +226,11 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
             members["parallel_tool_calls"] = False
         return members
 
-    def _effort(self) -> parameters.ReasoningEffort | None:
-        # An effort that was named comes before one that is estimated from a budget.
+    @property
+    def _estimated_effort(self) -> parameters.ReasoningEffort | None:
+        """The effort that a budget for thinking stands for; None if one was named, or there is no budget."""
         if self.output_config.effort or not isinstance(self.thinking, EnabledThinking):
-            return self.output_config.effort
+            return None
         budget_tokens = self.thinking.budget_tokens
         return next(effort for least_tokens, effort in _EFFORTS if budget_tokens >= least_tokens)
 

@@ -28,8 +28,8 @@ class Encoder:
     def failed(self, failure: Failed) -> bytes:
         """Return the events that end a stream that broke off.
 
-        They have the number of the last event before them, behind which the client reads on. Numbers of their
-        own would belong to other events when the stream is read again.
+        Both events repeat the number of the last event before them, so `starting_after` with it misses
+        nothing: a new number would be that of an event still to come.
         """
         last = max(self._after, self._number - 1, 0)
         return b"".join(_frame(last, event) for event in self.response.fail(failure, is_end=False))
@@ -37,8 +37,8 @@ class Encoder:
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
         for event in events:
-            # A failure is always sent: if Redis has lost events that the client has, their numbers are its
-            # own now.
+            # `response.failed` is sent in any case: if Redis has lost events, this stream has counted fewer
+            # than the client has.
             if self._number > self._after or event[0] == "response.failed":
                 frames.append(_frame(max(self._number, self._after), event))
             self._number += 1

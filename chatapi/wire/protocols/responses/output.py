@@ -234,9 +234,14 @@ class OutputCall(OutputItem):
         return str(self._text)
 
     @property
+    def is_json(self) -> bool:
+        """Whether the arguments are to be a JSON object."""
+        return self._form.is_json
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing can follow."""
-        return self._form.is_json and as_object(self.arguments) is not None
+        return self.is_json and as_object(self.arguments) is not None
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:
         body = {"id": self.id, "type": self._form.item.__struct_config__.tag, "status": self.status}

@@ -92,6 +92,7 @@ class Response:
         self._model = answer.model
         self._service_tier = "default"
         self._incomplete_reason: str | None = None
+        self._is_cut = False
         self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._held = _Held()
@@ -118,8 +119,10 @@ class Response:
                 yield from self._content(delta)
 
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
-        """Yield the end of a response that broke off: only items that ended, and calls whose arguments are a
-        JSON object, are completed.
+        """Yield the end of a response that broke off.
+
+        Items that had ended stay completed. Of those released here, only a call is completed whose arguments
+        are a JSON object and behind which another item begins.
 
         `is_end`: not only of this stream. What was held back comes first then, because it is charged.
         """
@@ -193,18 +196,18 @@ class Response:
         yield "response.in_progress", self._snapshot()
 
     def _finish(self, delta: Finished) -> Iterator[Event]:
-        """End the output; the last item is cut if the response is."""
+        """End the output. If the response is cut, so are its last item and each call that is not whole."""
+        self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
+        self._is_cut = self._incomplete_reason is not None or delta.is_cancelled
         yield from self._release()
         if not self._items:
             yield from self._begin(Spoken(self._item_id(ID_PREFIXES["message"]), 0, "message"))
             yield from self._part("output_text")
-        self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
-        is_cut = self._incomplete_reason is not None or delta.is_cancelled
-        yield from self._end_item("incomplete" if is_cut else "completed")
+        yield from self._end_item("incomplete" if self._is_cut else "completed")
         if delta.is_cancelled:
             self.status = "cancelled"
         else:
-            self.status = "incomplete" if is_cut else "completed"
+            self.status = "incomplete" if self._is_cut else "completed"
 
     def _release(self) -> Iterator[Event]:
         """Yield the events of what was held back."""
@@ -311,9 +314,12 @@ class Response:
     def _end_item(self, status: Status) -> Iterator[Event]:
         if self._open is None:
             return
+        is_whole = False
         if isinstance(self._open, OutputCall):
             self._ended_calls.add(self._open.call_index)
-        is_whole = isinstance(self._open, OutputCall) and self._open.is_whole
+            is_whole = self._open.is_whole
+            if self._is_cut and self._open.is_json and not is_whole:
+                status = "incomplete"  # also if what was held back follows
         if self.failure is None or is_whole:
             yield from self._open.end(status)
         else:

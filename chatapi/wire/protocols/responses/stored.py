@@ -80,14 +80,16 @@ def events(answer: Answer, state: State, after: int) -> Encoder:
 
 
 def response_of(item_id: str) -> UUID | None:
-    """Return the generation whose output has the item with this id, or None if no output's ids are so."""
+    """Return the generation whose output has the item with this id, or None if the id does not have the form
+    of an output item's id.
+    """
     match = _OUTPUT_ID.fullmatch(item_id)
     return None if match is None else UUID(match[1])
 
 
 def conversation(state: State, folder: Folder) -> bytes:
     """Return all items up to the end of that response, as JSON."""
-    items, output = bytes(state.items), _to_json(folder.response.output)
+    items, output = bytes(state.items), _to_json(_sent_back(folder))
     # Either may be empty: a request may have instructions alone, and an answer nothing whole.
     if b"[]" in (items, output):
         return items if output == b"[]" else output
@@ -96,7 +98,17 @@ def conversation(state: State, folder: Folder) -> bytes:
 
 def output_items(folder: Folder) -> dict[str, bytes]:
     """Return the output's items as JSON, by id."""
-    return {item["id"]: _to_json(item) for item in folder.response.output}
+    return {item["id"]: _to_json(item) for item in _sent_back(folder)}
+
+
+def _sent_back(folder: Folder) -> list[dict[str, Any]]:
+    """Return the output without what no request reads, which would count as values of the next body."""
+    items = folder.response.output
+    for item in items:
+        for part in item.get("content", ()):
+            part.pop("logprobs", None)
+            part.pop("annotations", None)
+    return items
 
 
 def resolved_body(
