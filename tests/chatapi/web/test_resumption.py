@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from accounts.errors import NotAuthenticated, PermissionDenied
-from chatapi import identity
+from chatapi import errors, identity
 from chatapi.delta_stream import Entry, Job, KeptRequest, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
@@ -375,7 +375,7 @@ async def test_a_closing_process_sends_an_end_that_is_in_the_log(services: Any, 
 @pytest.mark.parametrize(
     ("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")]
 )
-async def test_a_key_that_may_not_look_any_more_gets_an_error(
+async def test_a_key_that_may_not_look_any_more_is_refused(
     services: Any, waiting: Generation, refusal: type[Exception], code: str
 ) -> None:
     answers: list[type[Exception] | None] = [refusal, DatabaseUnavailable, None]
@@ -386,16 +386,10 @@ async def test_a_key_that_may_not_look_any_more_gets_an_error(
 
     await publish(services, waiting.pk, 1, Text("hello"))
     encoder = OpenAI(Answer(waiting.pk.hex, 1, "small"))
+    remainder = resumption.remainder(services, encoder, waiting, FROM_THE_BEGINNING, authorize)
     async with asyncio.timeout(10):
-        body = b"".join(
-            [
-                part
-                async for part in resumption.remainder(
-                    services, encoder, waiting, FROM_THE_BEGINNING, authorize
-                )
-            ]
-        )
-    contents, error, done = body.split(b"\n\n")[:-1]
-    assert b'"content":"hello"' in contents
-    assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")
+        assert b'"content":"hello"' in await anext(remainder)
+        with pytest.raises(errors.APIError) as refused:
+            await anext(remainder)
+    assert refused.value.failure.code == code
     assert answers == []
