@@ -433,10 +433,29 @@ def test_the_customer_of_another_organization_is_free_when_its_last_hour_is_over
     payers = [key.project.organization for key in (keys[0], other[0])]
     use(random.Random(1), keys[0], clock.now, completion=100)
     metered_usage.end(payers[0])
-    with pytest.raises(NotBooked, match="another organization's usage of this hour"):
+    with pytest.raises(NotBooked, match="was another organization's in an hour"):
         metered_usage.bill(payers[1], CUSTOMER)
     clock.now += HOUR
     metered_usage.bill(payers[1], CUSTOMER)
     use(random.Random(2), other[0], clock.now, completion=100)
     settle_all(clock)
     assert stripe.total(CUSTOMER) == sum(owed(payer) // UNIT_NANODOLLARS for payer in payers)
+
+
+def test_hours_that_are_not_reported_yet_do_not_go_to_a_customer_that_has_them_of_another_organization(
+    stripe: Stripe, clock: Clock, keys: list[APIKey]
+) -> None:
+    other = keys_of("Other")
+    set_prices(random.Random(2), other)
+    first, second = (key.project.organization for key in (keys[0], other[0]))
+    metered_usage.bill(second, "cus_fake2")
+    for key in (keys[0], other[0]):
+        use(random.Random(1), key, clock.now, completion=100)
+    metered_usage.end(first)
+    # The hour is over, and is reported some minutes later.
+    clock.now = hour_of(clock.now) + HOUR + timedelta(minutes=2)
+    with pytest.raises(NotBooked, match="was another organization's in an hour"):
+        metered_usage.bill(second, CUSTOMER)
+    settle_all(clock)
+    metered_usage.bill(second, CUSTOMER)
+    assert stripe.total("cus_fake2") == owed(second) // UNIT_NANODOLLARS

@@ -41,7 +41,7 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     yet go to the new one.
 
     Raises `NotBooked` if the organization pays in advance, or if the customer is another organization's, or
-    was in this hour.
+    was in an hour that is not reported yet.
     """
     _lock(organization)
     if Credit.objects.filter(organization=organization, is_required=True).exists():
@@ -49,10 +49,15 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     if StripeCustomer.objects.filter(customer_id=customer_id).exclude(organization=organization).exists():
         raise NotBooked(f"The customer {customer_id} is another organization's.")
     hour = hour_of(database_now())
-    # Stripe would take this organization's event of the hour for a repetition of the other one's.
-    events = MeterEvent.objects.filter(customer_id=customer_id, hour__gte=hour)
+    known = StripeCustomer.objects.select_for_update().filter(organization=organization).first()
+    since = min(hour, known.reported_until) if known else hour
+    # Stripe would take this organization's event of an hour for a repetition of the other one's.
+    events = MeterEvent.objects.filter(customer_id=customer_id, hour__gte=since)
     if events.exclude(organization=organization).exists():
-        raise NotBooked(f"{customer_id} has another organization's usage of this hour: name it in the next.")
+        raise NotBooked(
+            f"{customer_id} was another organization's in an hour that {organization} has not reported yet: "
+            f"try again after {hour + HOUR + GRACE:%H:%M} UTC."
+        )
     customer, _ = StripeCustomer.objects.update_or_create(
         organization=organization,
         defaults={"customer_id": customer_id},
