@@ -284,7 +284,7 @@ Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | To
 
 
 def texts(message: Message) -> Iterator[str]:
-    """Yield all text of the message that each model gets: not what it thought in earlier turns."""
+    """Yield the message's texts that every deployment gets; for earlier thoughts, see `reasoning`."""
     if isinstance(message.content, str):
         yield message.content
     elif message.content:

@@ -71,9 +71,10 @@ ENGINE_PARAMETERS: Final = frozenset(
     top_k top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
-# Among a deployment's `extra_parameters`: its upstream takes custom tools. No client can send it.
+# Among a deployment's `extra_parameters`, and no engine parameter: its upstream takes custom tools.
 CUSTOM_TOOLS: Final = "custom_tools"
-# The same for upstreams whose chats take no `max_tokens`: OpenAI's reasoning models.
+# The same: its upstream wants a chat's limit under this name, whichever one the client used. OpenAI's
+# reasoning models refuse `max_tokens`.
 COMPLETION_LIMIT: Final = "max_completion_tokens"
 # The same for tiers that an upstream sells above its usual price: the price of a model knows no tiers.
 SERVICE_TIER: Final = "service_tier"

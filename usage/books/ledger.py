@@ -157,7 +157,7 @@ class Beat:
     """The heartbeat of one process; it has at least one pulse."""
 
     worker: str
-    """The process's name. The fence alone is that of any worker whose claim was the first."""
+    """The process's name. The fence does not identify it: each first claim has the fence 1."""
     pulses: Sequence[Pulse]
     lease_ms: int
 

@@ -121,8 +121,8 @@ class Response:
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
         """Yield the end of a response that broke off.
 
-        Items that had ended stay completed. Of those released here, only a call is completed whose arguments
-        are a JSON object and behind which another item begins.
+        Items that had ended stay completed. Of those that were held back until now, a call is completed if
+        its arguments are a JSON object and another item follows it; all others are incomplete.
 
         `is_end`: not only of this stream. What was held back comes first then, because it is charged.
         """
