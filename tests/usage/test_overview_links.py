@@ -70,6 +70,24 @@ def test_where_days_begin_within_an_hour_links_lead_to_the_hours_that_count(
     assert set().union(*(listed(root, each.bucket.url) for each in hours if each.bucket.url)) == {*rows[1:]}
 
 
+@pytest.mark.parametrize("bucket", ["day", "hour"])
+def test_columns_of_single_requests_begin_and_end_with_the_range(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, bucket: str
+) -> None:
+    """The midnights of Kolkata are within an hour of UTC."""
+    midnight = hour_of(database_now()).replace(hour=18, minute=30) - timedelta(days=3)
+    failed = []
+    for minutes in (10, 24 * 60 + 10):
+        monkeypatch.setattr(cast, "database_now", lambda: midnight + timedelta(minutes=minutes))  # noqa: B023
+        failed.append(run(alice, outcome=Outcome.FAILED, error_code="e").pk)
+    day = f"{midnight + timedelta(days=1):%Y-%m-%d}"
+    query = f"?start={day}&end={day}&time_zone=Asia/Kolkata&error=e&bucket={bucket}"
+    query += f"&organization={alice.project.organization_id}"
+    columns = root.get(f"/admin/{query}").context["chart"].columns
+    urls = [each.bucket.url for each in columns if each.bucket.url]
+    assert set().union(*(listed(root, url) for url in urls)) == {failed[0]}
+
+
 def test_the_error_rate_leads_to_every_kind_of_failure(root: Client, alice: Person) -> None:
     failed = {
         run(alice, outcome=outcome).pk

@@ -69,12 +69,9 @@ class Range:
 
     @property
     def counted(self) -> "Range | None":
-        """Return the time of the UTC hours that count in it, which begin in it; None if none does."""
-        start, end = (
-            each + (_EPOCH - each) % HOUR for each in (self.start.astimezone(UTC), self.end.astimezone(UTC))
-        )
-        zone = self.start.tzinfo
-        return Range(start.astimezone(zone), end.astimezone(zone), self.bucket) if start < end else None
+        """Return the range of the UTC hours that begin in it, which alone count; None if none does."""
+        start, end = full_hour(self.start), full_hour(self.end)
+        return Range(start, end, self.bucket) if start.astimezone(UTC) < end.astimezone(UTC) else None
 
     def fits(self, bucket: Bucket) -> bool:
         """Return whether the range is short enough for these buckets."""
@@ -115,6 +112,12 @@ def parse_range(query: Mapping[str, str], now: datetime) -> Range:
         goes_on = start.astimezone(UTC) < this_hour.astimezone(UTC) < end.astimezone(UTC)
         return Range.between(start, this_hour if goes_on else end, bucket)
     return Range.last(_days(query.get("days") or str(USUAL_DAYS)), now, zone.key, bucket)
+
+
+def full_hour(moment: datetime) -> datetime:
+    """Return the first full hour of UTC from the moment on, in the moment's zone."""
+    utc = moment.astimezone(UTC)
+    return (utc + (_EPOCH - utc) % HOUR).astimezone(moment.tzinfo)
 
 
 def _end_of_hour(moment: datetime) -> datetime:

@@ -15,9 +15,9 @@ from accounts import access
 from accounts.models import APIKey
 from usage import insights
 from usage.budget_words import BudgetWords, words
-from usage.insights import BudgetUse, Health, Point, Range
+from usage.insights import BudgetUse, Health, Point
 from usage.insights.budget_limit_list import filters_of
-from usage.insights.range import DAY, HOUR
+from usage.insights.range import DAY, HOUR, full_hour
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import parameters_of
@@ -177,12 +177,6 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
 
 def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     """Return the names of a column, and the URL of its requests."""
-    url, counted = "", Range(start, end, form.over.bucket).counted
-    if counted is not None:
-        # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
-        url = form.rows_url(days="", start=counted.start.isoformat(), end=counted.end.isoformat())
-    if len(url) > _MAX_COLUMN_URL:
-        url = ""
     is_day = form.over.bucket == "day"
     last = end - timedelta(microseconds=1)
     if is_day:
@@ -193,7 +187,21 @@ def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
         is_one_day = form.over.end - form.over.start <= DAY
         label = f"{start:%H:%M}" if is_one_day else f"{start:%d %b %H:%M}".lstrip("0")
         is_one = end.astimezone(UTC) - start.astimezone(UTC) <= HOUR
-    return Bucket(label, name if is_one else f"{name} – {last_name}", url)
+    return Bucket(label, name if is_one else f"{name} – {last_name}", _column_url(form, start, end))
+
+
+def _column_url(form: OverviewForm, start: datetime, end: datetime) -> str:
+    """Return the URL of a column's requests; empty if it counts none, or if the URL would be too long."""
+    first, last = full_hour(start), full_hour(end)
+    if form.is_of_requests:
+        # Sums of single requests begin and end with the range, to the second.
+        first = start if start == form.over.start else first
+        last = end if end == form.over.end else last
+    if first.astimezone(UTC) >= last.astimezone(UTC):
+        return ""
+    # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
+    url = form.rows_url(days="", start=first.isoformat(), end=last.isoformat())
+    return url if len(url) <= _MAX_COLUMN_URL else ""
 
 
 # ---- an installation, or an organization, without requests
