@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.timezone import localdate
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods
 
 from accounts import access
 from chatapi.console.tenancy import Console, page, render
@@ -207,10 +207,12 @@ def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None
     return LowCreditForm(data, initial={"low_credit": row.low_credit_nanodollars})
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @page(SET_LOW_CREDIT)
 def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
     """Store the balance below which credit is low."""
+    if request.method != "POST":  # A sign-in or a conflict leads back to the page of the refused form.
+        return redirect(console.url("notifications"))
     form = _low_credit_form(console, request.POST)
     if form is None:
         messages.error(request, "There is no credit yet.")

@@ -185,10 +185,12 @@ def remove_provider(request: HttpRequest, console: Console) -> HttpResponse:
     return redirect(console.url("sign_in_settings"))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @page(ADMINISTER_SIGN_IN)
 def add_domain(request: HttpRequest, console: Console) -> HttpResponse:
     """Add a domain, which waits for an operator's approval."""
+    if request.method != "POST":  # A sign-in or a conflict leads back to the page of the refused form.
+        return redirect(console.url("sign_in_settings"))
     form = DomainForm({**request.POST.dict(), "domain": request.POST.get("domain", "").strip().lower()})
     form.instance.organization = console.organization
     if _domains(console).count() >= MAX_DOMAINS:
