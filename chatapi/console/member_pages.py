@@ -153,7 +153,9 @@ def new_password(request: HttpRequest, console: Console, member_id: int) -> Http
     member = _member(console, member_id)
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
-    recorder.record("made a link for a new password", member)
+    # In each organization that the link opens; all are the sender's.
+    for place in access.seen_by(console.person, Member.objects.filter(user=member.user)):
+        recorder.record("made a link for a new password", place)
     context = {
         "title": f"New password of {member.user}",
         "member": member,
