@@ -115,8 +115,8 @@ def _of_type(event_type: str) -> Q:
     kind, _, act = event_type.rpartition(".")
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
-    # Our word "changed" is shown as "updated", and a new member as `user.added`.
-    if act == "changed" or event_type == "user.created":
+    # Shown are "updated" for our "changed", OpenAI's word for our label, and `user.added` for a new member.
+    if act == "changed" or kind in _KINDS or event_type == "user.created":
         return Q(pk__in=[])
     action = _ACTION_OF.get(act, act.replace("_", " "))
     same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action=action)
@@ -124,8 +124,10 @@ def _of_type(event_type: str) -> Q:
 
 
 def _of_projects(ids: list[str]) -> Q:
-    """Match acts on these projects and on what belongs to them; in entries without a project, as those of
-    earlier releases, only on the projects and on keys and service accounts that there are.
+    """Match acts on these projects and on what belongs to them.
+
+    Entries of earlier releases have no project: of those, match acts on the projects, and on keys and service
+    accounts that still exist.
     """
     projects = [int(each) for each in ids]
     found = Q(project_id__in=projects) | Q(object_type="accounts.project", object_id__in=ids)
