@@ -81,7 +81,7 @@ def test_credit_is_paid_at_stripe(page: Page, installation: Installation, stripe
     session_id = page.url.rpartition("/")[2]
     stripe.pay(session_id)
     page.goto(stripe.sessions[session_id]["success_url"])
-    expect(page.get_by_text("The credit is here once Stripe has the money")).to_be_visible()
+    expect(page.get_by_text("Your credit is added when Stripe has received")).to_be_visible()
     body, signature = stripe.webhook("checkout.session.completed", stripe.sessions[session_id])
     answer = page.request.post(
         f"{installation.url}/stripe/webhook",

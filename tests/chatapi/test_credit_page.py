@@ -82,7 +82,7 @@ def test_a_person_pays_and_sees_the_credit(
     assert "No payments yet." in text(owner.get(path))
     back = pay_in(owner, path, stripe, preset="20")
     shown = text(owner.get(back))
-    assert "The credit is here once Stripe has the money" in shown
+    assert "Your credit is added when Stripe" in shown
     assert "Balance $0.00" in shown
     book()
     response = owner.get(back)
@@ -210,7 +210,7 @@ def test_a_bank_debit_is_not_called_paid_before_it_is(stripe: Stripe, owner: Cli
     stripe.pay_by_debit(payment.session_id)
     book()
     shown = text(owner.get(f"{path}?payment={payment.pk}"))
-    assert "within seconds from a card, within days from a bank account" in shown
+    assert "within seconds by card, within days by bank debit" in shown
     assert "Paid" not in shown
 
 

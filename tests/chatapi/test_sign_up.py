@@ -93,10 +93,10 @@ def test_a_known_address_gets_the_same_page_and_another_mail(
 
 @pytest.mark.parametrize("path", [PATH, "/console/password/forgotten"])
 @pytest.mark.parametrize("address", ["ada@b\N{ARABIC LETTER ALEF}.example", "\u0131" * 30 + "@b.example"])
-def test_an_address_to_which_no_mail_can_be_written_gets_the_same_page(path: str, address: str) -> None:
+def test_an_address_to_which_no_mail_can_be_written_gets_none(path: str, address: str) -> None:
     answer = Client().post(path, {"email": address})
     assert answer.status_code == 200
-    assert "console/mail_sent.html" in [template.name for template in answer.templates]
+    assert "could not be sent. Check the address" in answer.content.decode()
 
 
 @pytest.mark.parametrize("path", [PATH, "/console/password/forgotten"])
