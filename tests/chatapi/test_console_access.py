@@ -75,7 +75,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
     "notifications": ("viewer", "viewer"),
-    "low_credit": (NOBODY, "admin"),
+    "low_credit": ("admin", "admin"),
     "webhooks": ("admin", NOBODY),
     "new_webhook": ("admin", "admin"),
     "webhook": ("admin", "admin"),
@@ -89,7 +89,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "project_settings": ("admin", "admin"),
     "sign_in_settings": ("owner", "owner"),
     "remove_provider": (NOBODY, "owner"),
-    "add_domain": (NOBODY, "owner"),
+    "add_domain": ("owner", "owner"),
     "change_domain": (NOBODY, "owner"),
     "remove_domain": (NOBODY, "owner"),
 }
