@@ -9,6 +9,8 @@ ARGS ?=
 
 # Every process of a service or a test would compile its hundreds of modules again.
 unexport PYTHONDONTWRITEBYTECODE
+# Tests often wait for processes and timers, so one more runs at a time than there are cores.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow mutations lint types contracts figures migrations test-postgres bench live lock clean
