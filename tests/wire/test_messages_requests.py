@@ -33,6 +33,7 @@ FUNCTION = {
     "function": {"name": "get_weather", "description": "d", "parameters": {"type": "object"}},
 }
 THOUGHT = {"type": "thinking", "thinking": "t", "signature": "s"}
+BILLING = "x-anthropic-billing-header: cc_version=2.1.77.a8f; cc_entrypoint=cli; cch=fa690;"
 LONG = "mcp__" + "x" * 100
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
@@ -204,6 +205,10 @@ def test_thinking_is_reasoning_content_where_the_deployment_takes_it() -> None:
         ([text("a"), text("b")], [turn(text("a"), text("b"), role="system")]),
         ("", []),
         ([], []),
+        ([text(BILLING), text("Be brief.")], [turn("Be brief.", role="system")]),
+        ([text(f"{BILLING}\n")], []),
+        (BILLING, []),
+        (f"{BILLING}\nBe brief.", [turn(f"{BILLING}\nBe brief.", role="system")]),
     ],
 )
 def test_the_system_prompt_is_the_first_message(system: Any, messages: list[Any]) -> None:
