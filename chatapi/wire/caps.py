@@ -54,7 +54,9 @@ MAX_CHOICES: Final = 128
 # What fits an engine's 32-bit integer; a model's own limit is lower and applied later.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 MAX_TOKEN_ID: Final = 2**31 - 1
+# OpenAI's limit; Anthropic names none.
 MAX_STOP_SEQUENCES: Final = 4
+MAX_MESSAGES_STOP_SEQUENCES: Final = 32
 MAX_STOP_CHARS: Final = 512
 MAX_LOGIT_BIASES: Final = 1_024
 MAX_METADATA_PAIRS: Final = 16

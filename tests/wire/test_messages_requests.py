@@ -280,6 +280,13 @@ def test_a_budget_of_thinking_is_an_effort(budget_tokens: int, effort: str) -> N
     assert (request.reasoning_effort, request.extras) == (effort, {"thinking": thinking})
 
 
+def test_it_has_more_stop_sequences_than_openais_four() -> None:
+    body = upstream_body(
+        asked(stop_sequences=["a"] * 32), model="up", max_output_tokens=9, extra_parameters=frozenset()
+    )
+    assert body["stop"] == ["a"] * 32
+
+
 def test_a_long_end_user_is_a_checksum() -> None:
     request = asked(metadata={"user_id": "user_" + "0" * 100})
     assert request.end_user is not None
@@ -391,7 +398,7 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"temperature": 1.5}, "temperature"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
-        ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+        ({"stop_sequences": ["a"] * 33}, "stop_sequences"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),

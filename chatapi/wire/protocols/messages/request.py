@@ -254,7 +254,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`. Do not reorder fields: the digest hashes them in this order."""
 
     max_tokens: parameters.OutputTokens
-    stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_STOP_SEQUENCES)] = []
+    stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_MESSAGES_STOP_SEQUENCES)] = []
     stream: bool = False
     temperature: parameters.Probability | None = None
     top_p: parameters.Probability | None = None
