@@ -444,6 +444,9 @@ def test_tokens_are_counted_of_all_that_becomes_prompt() -> None:
     assert bare == asked().prompt_tokens_estimate
     assert bare < count(system="Be brief.") < count(system="Be brief.", tools=[TOOL])
     assert count(max_tokens=5, stream=True) == bare
+    assert (
+        bare < count(messages=[USER, assistant("a")]) < count(messages=[USER, assistant(text("a"), use("1"))])
+    )
 
 
 def test_the_digest_tells_requests_apart() -> None:

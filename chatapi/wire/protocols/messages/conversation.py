@@ -2,7 +2,7 @@
 
 1. Consecutive turns of one role are one turn.
 2. A user's turn becomes a message for each tool result, then one message with the rest.
-3. Each `tool_use` is answered in the turn behind it, and the last turn is not the assistant's.
+3. Each `tool_use` is answered in the turn behind it; only those of the last turn are open.
 """
 
 import re
@@ -65,13 +65,6 @@ def to_messages(
 
     Raises `InvalidRequest`.
     """
-    # Few chat templates can continue an answer; most would begin a new one, without an error.
-    if isinstance(turns[-1], AssistantTurn):
-        param = f"messages[{len(turns) - 1}].role"
-        allowed = (
-            "the last message is the user's, because continuing the assistant's (prefill) is not supported"
-        )
-        raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
     messages: list[Message] = []
     instructions = [TextBlock(system)] if isinstance(system, str) else system
     if parts := _text_parts([block for block in instructions if not _BILLING_LINE.fullmatch(block.text)]):
