@@ -28,6 +28,8 @@ MAX_CONTENT_PARTS: Final = 2_048
 MAX_TOOL_CALLS: Final = 128
 # OpenAI's limit, for functions too.
 MAX_TOOLS: Final = 128
+# In Messages and Responses: agents with several MCP servers send 200 tools and more.
+MAX_AGENT_TOOLS: Final = 1_024
 # A picture's `data:` URL, and base64 of a sound or a file: 3 MiB of content.
 MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
 

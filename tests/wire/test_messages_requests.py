@@ -287,6 +287,11 @@ def test_it_has_more_stop_sequences_than_openais_four() -> None:
     assert body["stop"] == ["a"] * 32
 
 
+def test_it_has_more_tools_than_openais_128() -> None:
+    tools = [TOOL | {"name": f"tool_{number}"} for number in range(1_024)]
+    assert len(json.loads(bytes(asked(tools=tools).tools))) == 1_024
+
+
 def test_a_long_end_user_is_a_checksum() -> None:
     request = asked(metadata={"user_id": "user_" + "0" * 100})
     assert request.end_user is not None
@@ -402,7 +407,7 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
-        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": [TOOL] * 1_025}, "tools"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name"),

@@ -139,7 +139,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
     system: str | Annotated[list[TextBlock], Meta(max_length=caps.MAX_CONTENT_PARTS)] = ""
-    tools: Annotated[list[ToolDefinition], Meta(max_length=caps.MAX_TOOLS)] = []
+    tools: Annotated[list[ToolDefinition], Meta(max_length=caps.MAX_AGENT_TOOLS)] = []
     tool_choice: AutoChoice | AnyChoice | NoChoice | ToolNameChoice | None = None
     thinking: EnabledThinking | AdaptiveThinking | ThinkingBetweenTools | DisabledThinking | None = None
     output_config: OutputConfig = OutputConfig()
