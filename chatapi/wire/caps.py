@@ -30,8 +30,10 @@ MAX_TOOL_CALLS: Final = 128
 MAX_TOOLS: Final = 128
 # In Messages and Responses: agents with several MCP servers send 200 tools and more.
 MAX_AGENT_TOOLS: Final = 1_024
-# A picture's `data:` URL, and base64 of a sound or a file: 3 MiB of content.
-MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
+# Anthropic's limit for a picture, up to which Claude Code shrinks its own: 3.75 MiB of content.
+MAX_BASE64_CHARS: Final = 5 * 1024 * 1024
+# A picture's `data:` URL, and base64 of a sound or a file, with room for what stands before the data.
+MAX_PART_DATA_CHARS: Final = MAX_BASE64_CHARS + 64
 
 # ---- text completions
 

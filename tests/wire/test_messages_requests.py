@@ -330,6 +330,20 @@ def test_marks_of_a_cache_are_for_deployments_that_take_them() -> None:
     assert (asked(**mark).extras, asked().extra_names) == (mark, ())
 
 
+@pytest.mark.parametrize(
+    ("kind", "source", "wrong"),
+    [("image", PNG, "A" * (5 * 1024**2 + 64)), ("image", PNG, "<svg>"), ("document", PDF, "é")],
+    ids=["too long", "no base64", "no base64 of a PDF"],
+)
+def test_a_picture_has_5_mib_of_base64_as_claude_code_sends_it(
+    kind: str, source: dict[str, str], wrong: str
+) -> None:
+    assert asked(messages=[turn({"type": kind, "source": source | {"data": "A" * 5 * 1024**2}})])
+    error = refused(messages=[turn({"type": kind, "source": source | {"data": wrong}})])
+    assert error.param == "messages[0].content[0].source.data"
+    assert "base64 of at most 5242880 characters" in error.message
+
+
 def test_a_remote_picture_has_the_clients_path() -> None:
     remote = {"type": "image", "source": {"type": "url", "url": "https://pictures.example/a.png"}}
     own = [text("a"), remote]
