@@ -23,12 +23,11 @@ NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
 
 MIN_THINKING_TOKENS: Final = 1_024
-# The least `budget_tokens` of each `reasoning_effort`.
+# The least `budget_tokens` of each `reasoning_effort`. None is `minimal`, which many models refuse.
 _EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
     (10_000, "high"),
     (5_000, "medium"),
-    (2_000, "low"),
-    (0, "minimal"),
+    (0, "low"),
 )
 # How the types of the tools begin that Anthropic's servers run.
 _SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
