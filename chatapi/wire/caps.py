@@ -28,8 +28,12 @@ MAX_CONTENT_PARTS: Final = 2_048
 MAX_TOOL_CALLS: Final = 128
 # OpenAI's limit, for functions too.
 MAX_TOOLS: Final = 128
-# A picture's `data:` URL, and base64 of a sound or a file: 3 MiB of content.
-MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
+# In Messages and Responses: agents with several MCP servers send 200 tools and more.
+MAX_AGENT_TOOLS: Final = 1_024
+# Anthropic's limit for a picture, up to which Claude Code shrinks its own: 3.75 MiB of content.
+MAX_BASE64_CHARS: Final = 5 * 1024 * 1024
+# A picture's `data:` URL, and base64 of a sound or a file, with room for what stands before the data.
+MAX_PART_DATA_CHARS: Final = MAX_BASE64_CHARS + 64
 
 # ---- text completions
 
@@ -54,7 +58,9 @@ MAX_CHOICES: Final = 128
 # What fits an engine's 32-bit integer; a model's own limit is lower and applied later.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 MAX_TOKEN_ID: Final = 2**31 - 1
+# OpenAI's limit; Anthropic names none.
 MAX_STOP_SEQUENCES: Final = 4
+MAX_MESSAGES_STOP_SEQUENCES: Final = 32
 MAX_STOP_CHARS: Final = 512
 MAX_LOGIT_BIASES: Final = 1_024
 MAX_METADATA_PAIRS: Final = 16

@@ -41,7 +41,8 @@ class GenerationRequest(
     presence_penalty: parameters.Penalty | None = None
     logit_bias: parameters.LogitBias | None = None
     seed: parameters.Seed | None = None
-    stop: parameters.Stop | None = None
+    stop: str | list[str] | None = None
+    """How many there may be depends on the protocol."""
     user: parameters.User | None = None
     prompt: Prompt
     max_completion_tokens: parameters.OutputTokens | None = None

@@ -225,7 +225,7 @@ class AllowedTools(_Plain, frozen=True):
     """Some of the tools; of an entry the reference says only that it is an object."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
 
 
 class AllowedToolsChoice(_Tagged, frozen=True, tag="allowed_tools"):

@@ -86,8 +86,8 @@ class _Tool(msgspec.Struct):
 def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
     """Return the functions that may be called; nothing if the choice names none of them."""
     called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
-    # A list, because a client may write anything as a name.
-    names = [each.get("name") for each in called if isinstance(each, dict)]
+    # A client may write anything as a name.
+    names = {name for each in called if isinstance(each, dict) and isinstance(name := each.get("name"), str)}
     every = zip(
         msgspec.json.decode(tools, type=list[_Tool]),
         msgspec.json.decode(tools, type=list[msgspec.Raw]),

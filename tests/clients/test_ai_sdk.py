@@ -127,9 +127,14 @@ def test_a_stream_that_is_left_cuts_the_upstream(node: Node, installation: Insta
 
 
 def test_the_example_of_the_guide_to_responses_works(installation: Installation, folder: Path) -> None:
-    use = 'console.log((await generateText({ model, prompt: "Hello!" })).text);'
-    example = programs.guide_example(installation, "responses", "js")
-    code = f'import {{ generateText }} from "ai";\n{example}{use}'
+    # As minutes later, when the answer is not kept any more.
+    next_turn = f"""
+        const headers = {{ authorization: `Bearer ${{process.env.CHATAPI_KEY}}` }};
+        await fetch(`{installation.url}/v1/responses/${{response.id}}`, {{ method: "DELETE", headers }});
+        const messages = [...response.messages, {{ role: "user", content: "And again!" }}];
+        console.log(text, (await generateText({{ model, providerOptions, messages }})).text);
+    """
+    code = programs.guide_example(installation, "responses", "js") + next_turn
     environment = os.environ | {"CHATAPI_KEY": installation.keys["live"]}
     command: programs.Command = [programs.NODE, "--input-type=module", "--eval", code]
-    assert programs.output_of(command, cwd=folder, env=environment) == "Hello!\n"
+    assert programs.output_of(command, cwd=folder, env=environment) == "Hello! And again!\n"

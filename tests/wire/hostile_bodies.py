@@ -165,9 +165,12 @@ MESSAGES_BODIES: dict[str, Body] = {
     "tools of the servers": repeated(
         _TURNS + b'{"role":"user","content":"a"}],"tools":[', b'{"type":"web_search_","name":"a"}', b"]}"
     ),
-    "tools with long names": repeated(
+    "tools with long names": named(
         _TURNS + b'{"role":"user","content":"a"}],"tools":[',
-        b'{"name":"' + b"a" * 128 + b'","input_schema":{}}',
+        b'{"name":"' + b"a" * 100 + b'%x","input_schema":{}}',
         b"]}",
+    ),
+    "tools of the client": named(
+        _TURNS + b'{"role":"user","content":"a"}],"tools":[', b'{"name":"%x","input_schema":{}}', b"]}"
     ),
 }

@@ -251,3 +251,19 @@ def test_every_failure_has_anthropics_status_and_type(failure: Failed, status: i
     assert (answer.status, document["type"], document["request_id"]) == (status, "error", "req_1")
     assert (document["error"]["type"], document["error"]["message"]) == (kind, "m")
     assert ((b"x-should-retry", b"false") in answer.headers) == (status == 402)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("The context is full.", "prompt is too long: The context is full."),
+        ("prompt is too long: 9 tokens > 8 maximum", "prompt is too long: 9 tokens > 8 maximum"),
+        ("Prompt is too long", "Prompt is too long"),
+        ("input length and `max_tokens` exceed context limit: 9 + 9 > 8",) * 2,
+    ],
+)
+def test_a_full_context_has_the_words_by_which_claude_code_compacts(message: str, shown: str) -> None:
+    failure = Failed(message, code="context_length_exceeded", status=400)
+    answer = MESSAGES.dialect("").envelope(failure)
+    assert json.loads(answer.body)["error"]["message"] == shown
+    assert f'"message":{json.dumps(shown)}'.encode() in stream([STARTED, failure])

@@ -33,6 +33,7 @@ FUNCTION = {
     "function": {"name": "get_weather", "description": "d", "parameters": {"type": "object"}},
 }
 THOUGHT = {"type": "thinking", "thinking": "t", "signature": "s"}
+BILLING = "x-anthropic-billing-header: cc_version=2.1.77.a8f; cc_entrypoint=cli; cch=fa690;"
 LONG = "mcp__" + "x" * 100
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
@@ -204,6 +205,10 @@ def test_thinking_is_reasoning_content_where_the_deployment_takes_it() -> None:
         ([text("a"), text("b")], [turn(text("a"), text("b"), role="system")]),
         ("", []),
         ([], []),
+        ([text(BILLING), text("Be brief.")], [turn("Be brief.", role="system")]),
+        ([text(f"{BILLING}\n")], []),
+        (BILLING, []),
+        (f"{BILLING}\nBe brief.", [turn(f"{BILLING}\nBe brief.", role="system")]),
     ],
 )
 def test_the_system_prompt_is_the_first_message(system: Any, messages: list[Any]) -> None:
@@ -267,12 +272,24 @@ def test_a_parameter_is_openais(members: dict[str, Any], openais: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("budget_tokens", "effort"), [(1_024, "minimal"), (2_000, "low"), (5_000, "medium"), (32_000, "high")]
+    ("budget_tokens", "effort"), [(1_024, "low"), (4_999, "low"), (5_000, "medium"), (32_000, "high")]
 )
 def test_a_budget_of_thinking_is_an_effort(budget_tokens: int, effort: str) -> None:
     thinking = {"type": "enabled", "budget_tokens": budget_tokens}
     request = asked(thinking=thinking, max_tokens=64_000)
     assert (request.reasoning_effort, request.extras) == (effort, {"thinking": thinking})
+
+
+def test_it_has_more_stop_sequences_than_openais_four() -> None:
+    body = upstream_body(
+        asked(stop_sequences=["a"] * 32), model="up", max_output_tokens=9, extra_parameters=frozenset()
+    )
+    assert body["stop"] == ["a"] * 32
+
+
+def test_it_has_more_tools_than_openais_128() -> None:
+    tools = [TOOL | {"name": f"tool_{number}"} for number in range(1_024)]
+    assert len(json.loads(bytes(asked(tools=tools).tools))) == 1_024
 
 
 def test_a_long_end_user_is_a_checksum() -> None:
@@ -311,6 +328,20 @@ def test_marks_of_a_cache_are_for_deployments_that_take_them() -> None:
     assert upstream_messages(request)[0] == turn("a", role="system")
     assert upstream_messages(request, "cache_control")[0] == turn(text("a") | mark, role="system")
     assert (asked(**mark).extras, asked().extra_names) == (mark, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "wrong"),
+    [("image", PNG, "A" * (5 * 1024**2 + 64)), ("image", PNG, "<svg>"), ("document", PDF, "é")],
+    ids=["too long", "no base64", "no base64 of a PDF"],
+)
+def test_a_picture_has_5_mib_of_base64_as_claude_code_sends_it(
+    kind: str, source: dict[str, str], wrong: str
+) -> None:
+    assert asked(messages=[turn({"type": kind, "source": source | {"data": "A" * 5 * 1024**2}})])
+    error = refused(messages=[turn({"type": kind, "source": source | {"data": wrong}})])
+    assert error.param == "messages[0].content[0].source.data"
+    assert "base64 of at most 5242880 characters" in error.message
 
 
 def test_a_remote_picture_has_the_clients_path() -> None:
@@ -386,11 +417,11 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"temperature": 1.5}, "temperature"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
-        ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+        ({"stop_sequences": ["a"] * 33}, "stop_sequences"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
-        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": [TOOL] * 1_025}, "tools"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name"),
@@ -432,6 +463,9 @@ def test_tokens_are_counted_of_all_that_becomes_prompt() -> None:
     assert bare == asked().prompt_tokens_estimate
     assert bare < count(system="Be brief.") < count(system="Be brief.", tools=[TOOL])
     assert count(max_tokens=5, stream=True) == bare
+    assert (
+        bare < count(messages=[USER, assistant("a")]) < count(messages=[USER, assistant(text("a"), use("1"))])
+    )
 
 
 def test_the_digest_tells_requests_apart() -> None:

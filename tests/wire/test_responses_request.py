@@ -300,6 +300,23 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
 
 
+def many_functions(count: int) -> list[dict[str, Any]]:
+    return [FUNCTION | {"name": f"f{number}"} for number in range(count)]
+
+
+def test_there_may_be_a_thousand_tools_some_in_a_namespace() -> None:
+    functions = many_functions(1_000)
+    tools = [SPACE | {"tools": functions}, *functions[:24]]
+    choice = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [each | {"namespace": "town"} for each in functions],
+    }
+    body = sent("responses", input="hi", tools=tools, tool_choice=choice)
+    allowed = body["tool_choice"]["allowed_tools"]["tools"]
+    assert (len(body["tools"]), len(allowed)) == (1_024, 1_000)
+
+
 @pytest.mark.parametrize("first", [FUNCTION, {"type": "custom", "name": "f"}])
 @pytest.mark.parametrize(("own", "rest"), [({}, ""), ({"description": "Plots."}, "\n\nPlots.")])
 def test_the_first_tool_of_a_namespace_says_what_all_are_about(
@@ -520,6 +537,7 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
             {"tools": [SPACE | {"description": "d" * caps.MAX_DESCRIPTION_CHARS, "tools": [FUNCTION]}]},
             "tools[0].description",
         ),
+        ({"tools": [SPACE | {"tools": many_functions(1_000)}, *many_functions(25)]}, "tools"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"tools": [FUNCTION, FUNCTION | {"type": "custom"}]}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -28,13 +28,12 @@ from chatapi.wire.parameters import (
     Named,
     Tool,
     ToolChoice,
-    Tools,
 )
 from chatapi.wire.prompts import Messages, Texts
 from chatapi.worker.engines.sandbox_script import Script
 
 _PIECE_CHARS: Final = 64 << 10
-_tools_decoder = msgspec.json.Decoder(Tools)
+_tools_decoder = msgspec.json.Decoder(list[Tool])
 _functions_decoder = msgspec.json.Decoder(Functions)
 _ANY_OBJECT: Final = {"type": "object", "properties": {"sandbox": {"type": "string"}}}
 

@@ -14,6 +14,7 @@ from chatapi.wire import requests, upstream_errors
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
+from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target
@@ -152,6 +153,20 @@ def test_a_conversation_keeps_its_affinity_as_it_grows() -> None:
     assert affinity(chat(*begin, ("assistant", "hi"), ("user", "how are you?"))) == home
     assert affinity(chat(begin[0], ("user", "good day"))) != home
     assert affinity(chat(*begin), organization_id=2) != home
+
+
+def test_a_conversation_of_claude_code_keeps_its_affinity() -> None:
+    def asked(cch: str) -> GenerationRequest:
+        system = [f"x-anthropic-billing-header: cc_version=2.1.77.a8f; cc_entrypoint=cli; cch={cch};", LONG]
+        body = {
+            "model": "m",
+            "max_tokens": 9,
+            "system": [{"type": "text", "text": text} for text in system],
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        return parse_messages(json.dumps(body).encode())
+
+    assert affinity(asked("fa690")) == affinity(asked("b81c2")) is not None
 
 
 def test_a_cache_key_is_an_affinity_for_any_prompt() -> None:

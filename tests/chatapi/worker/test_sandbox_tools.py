@@ -7,7 +7,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from chatapi.wire import tokens
+from chatapi.wire.completion import collect
 from chatapi.wire.deltas import Finished, ToolCall
+from chatapi.wire.protocols.messages.request import parse as parse_messages
+from chatapi.worker.engines import Call, Target
 from tests.chatapi.worker.sandbox_calls import (
     CLOCK,
     SCRIBBLE,
@@ -37,6 +40,19 @@ async def test_parallel_tool_calls_take_the_tools_in_turn() -> None:
     made = [answer.choices[index].tool_calls[position] for index in range(2) for position in range(2)]
     assert [one.name for one in made] == ["weather", "clock"] * 2
     assert len({one.id for one in made}) == 4
+
+
+async def test_a_tool_of_more_than_128_is_called() -> None:
+    body = {
+        "model": "sandbox",
+        "max_tokens": 99,
+        "messages": [{"role": "user", "content": "[sandbox tool_calls=1]"}],
+        "tools": [{"name": f"tool_{number}", "input_schema": {}} for number in range(129)],
+        "tool_choice": {"type": "tool", "name": "tool_128"},
+    }
+    request = parse_messages(json.dumps(body).encode())
+    answer = collect(await deltas_of(Call("0" * 32, request, Target(engine="sandbox"), 99)))
+    assert [made.name for made in answer.choices[0].tool_calls.values()] == ["tool_128"]
 
 
 async def test_fragments_carry_id_and_name_once() -> None:

@@ -3,16 +3,17 @@
 Members that are not here are dropped: `citations`, and what newer betas add.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire.caps import MAX_CONTENT_PARTS
+from chatapi.wire.caps import MAX_BASE64_CHARS, MAX_CONTENT_PARTS
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, Thought
 
 _Text = Annotated[str, Meta(max_length=256)]
+_EXPECTED_DATA: Final = f"expected base64 of at most {MAX_BASE64_CHARS} characters"
 
 
 class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -41,7 +42,7 @@ class Base64Image(Tagged, frozen=True, tag="base64"):
         try:
             self.part()
         except Violation as broken:
-            raise Violation("data", "expected base64 of a bounded length", broken.code) from None
+            raise Violation("data", _EXPECTED_DATA, broken.code) from None
 
     def part(self) -> ImagePart:
         return ImagePart(ImageUrl(f"data:{self.media_type};base64,{self.data}"))
@@ -76,7 +77,7 @@ class Base64Document(Tagged, frozen=True, tag="base64"):
         try:
             self.part("")
         except Violation as broken:
-            raise Violation("data", "expected base64 of a bounded length", broken.code) from None
+            raise Violation("data", _EXPECTED_DATA, broken.code) from None
 
     def part(self, title: str) -> FilePart:
         data = f"data:{self.media_type};base64,{self.data}"

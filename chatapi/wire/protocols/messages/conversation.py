@@ -2,12 +2,13 @@
 
 1. Consecutive turns of one role are one turn.
 2. A user's turn becomes a message for each tool result, then one message with the rest.
-3. Each `tool_use` is answered in the turn behind it, and the last turn is not the assistant's.
+3. Each `tool_use` is answered in the turn behind it; only those of the last turn are open.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -49,6 +50,9 @@ from chatapi.wire.protocols.messages.blocks import (
     UserTurn,
 )
 
+# Claude Code says to Anthropic's servers which release it is. The line differs in each request, so no
+# upstream would find the prompt behind it in its cache.
+_BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 _UserPart = TypeVar("_UserPart", bound=UserPart)
 # A block, and the number of its turn.
 Numbered = tuple[int, Block]
@@ -61,15 +65,9 @@ def to_messages(
 
     Raises `InvalidRequest`.
     """
-    # Few chat templates can continue an answer; most would begin a new one, without an error.
-    if isinstance(turns[-1], AssistantTurn):
-        param = f"messages[{len(turns) - 1}].role"
-        allowed = (
-            "the last message is the user's, because continuing the assistant's (prefill) is not supported"
-        )
-        raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
     messages: list[Message] = []
-    if parts := _text_parts(system):
+    instructions = [TextBlock(system)] if isinstance(system, str) else system
+    if parts := _text_parts([block for block in instructions if not _BILLING_LINE.fullmatch(block.text)]):
         messages.append(SystemMessage(_message_content(parts, "system")))
     open_calls: dict[str, int] = {}
     # Anthropic joins turns of one role that follow each other ("Messages").

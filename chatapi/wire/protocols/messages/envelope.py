@@ -10,6 +10,8 @@ from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, r
 
 # Clients show and retry it as overload; a 503 they would not.
 OVERLOADED: Final = 529
+# Anthropic's words for a full context: by them, Claude Code compacts the conversation.
+_FULL_CONTEXT: Final = ("prompt is too long", "exceed context limit")
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",
@@ -25,7 +27,12 @@ _TYPES: Final = {
 def error_document(failure: Failed, request_id: str) -> dict[str, Any]:
     """Return the error as a body has it, and an event of a stream; `error_code` is ours."""
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
-    error: dict[str, Any] = {"type": _TYPES.get(failure.status, usual), "message": failure.message}
+    message = failure.message
+    if failure.code == "context_length_exceeded" and not any(
+        words in message.lower() for words in _FULL_CONTEXT
+    ):
+        message = f"{_FULL_CONTEXT[0]}: {message}"
+    error: dict[str, Any] = {"type": _TYPES.get(failure.status, usual), "message": message}
     if failure.code is not None:
         error["details"] = {"error_code": failure.code}
     return {"type": "error", "error": error, "request_id": request_id}

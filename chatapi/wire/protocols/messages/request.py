@@ -16,19 +16,18 @@ from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
 from chatapi.wire.prompts import Messages
-from chatapi.wire.protocols.messages.blocks import Tagged, TextBlock, Turn
+from chatapi.wire.protocols.messages.blocks import AssistantTurn, Tagged, TextBlock, Turn
 from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 
 NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
 
 MIN_THINKING_TOKENS: Final = 1_024
-# The least `budget_tokens` of each `reasoning_effort`.
+# The least `budget_tokens` of each `reasoning_effort`. None is `minimal`, which many models refuse.
 _EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
     (10_000, "high"),
     (5_000, "medium"),
-    (2_000, "low"),
-    (0, "minimal"),
+    (0, "low"),
 )
 # How the types of the tools begin that Anthropic's servers run.
 _SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
@@ -139,7 +138,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
     system: str | Annotated[list[TextBlock], Meta(max_length=caps.MAX_CONTENT_PARTS)] = ""
-    tools: Annotated[list[ToolDefinition], Meta(max_length=caps.MAX_TOOLS)] = []
+    tools: Annotated[list[ToolDefinition], Meta(max_length=caps.MAX_AGENT_TOOLS)] = []
     tool_choice: AutoChoice | AnyChoice | NoChoice | ToolNameChoice | None = None
     thinking: EnabledThinking | AdaptiveThinking | ThinkingBetweenTools | DisabledThinking | None = None
     output_config: OutputConfig = OutputConfig()
@@ -254,7 +253,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`. Do not reorder fields: the digest hashes them in this order."""
 
     max_tokens: parameters.OutputTokens
-    stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_STOP_SEQUENCES)] = []
+    stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_MESSAGES_STOP_SEQUENCES)] = []
     stream: bool = False
     temperature: parameters.Probability | None = None
     top_p: parameters.Probability | None = None
@@ -272,6 +271,13 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
         # Anthropic's rule ("Extended thinking"): the budget is a part of max_tokens.
         if isinstance(self.thinking, EnabledThinking) and self.thinking.budget_tokens >= self.max_tokens:
             raise Violation("thinking.budget_tokens", "it is less than max_tokens")
+        # Few chat templates can continue an answer; most would begin a new one, without an error.
+        if isinstance(self.messages[-1], AssistantTurn):
+            allowed = (
+                "the last message must be the user's: continuing an answer of the assistant (prefill) is not "
+                "supported"
+            )
+            raise Violation(f"messages[{len(self.messages) - 1}].role", allowed)
 
     def members(self) -> dict[str, Any]:
         """Return all members of a `GenerationRequest` but the digest."""

@@ -66,7 +66,7 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
     """Tools that have a name in common."""
 
     name: ToolName
-    tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
     description: Description | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class DatedWebSearchPreview(WebSearch, frozen=True, tag="web_search_preview_2025
 
 AnyWebSearch = WebSearch | WebSearchPreview | DatedWebSearch | DatedWebSearchPreview
 Tool = FlatFunction | FlatCustomTool | Namespace | AnyWebSearch
-Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_TOOLS)]
+Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_AGENT_TOOLS)]
 
 
 class FlatFunctionChoice(_Tagged, frozen=True, tag="function"):
@@ -139,7 +139,7 @@ class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
 
 
 # Choices that Cursor and others send as an object with this `type`, and OpenAI's reference has as a word.
@@ -175,11 +175,9 @@ def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
             raise InvalidRequest(f"Invalid value for '{param}': there are two tools '{name}'.", param)
         names.add(name)
         found.append(tool.named(name))
-    if len(found) > caps.MAX_TOOLS:
-        message = (
-            f"Invalid value for 'tools': expected at most {caps.MAX_TOOLS} tools, those of namespaces too."
-        )
-        raise InvalidRequest(message, "tools")
+    if len(found) > caps.MAX_AGENT_TOOLS:
+        allowed = f"expected at most {caps.MAX_AGENT_TOOLS} tools, those of namespaces too"
+        raise InvalidRequest(f"Invalid value for 'tools': {allowed}.", "tools")
     return found
 
 
