@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from usage.insights import Range, parse_range
+from usage.pages.links import usual_ranges
 
 NOW = datetime(2026, 11, 21, 13, 25, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -88,6 +89,23 @@ def test_days_are_compared_with_the_same_hours_of_the_days_before() -> None:
 def test_hours_are_compared_with_the_hours_just_before() -> None:
     hours = Range(datetime(2026, 11, 21, 9, tzinfo=UTC), datetime(2026, 11, 21, 12, tzinfo=UTC), "hour")
     assert hours.before == Range(datetime(2026, 11, 21, 6, tzinfo=UTC), hours.start, "hour")
+
+
+@pytest.mark.parametrize(
+    ("time_zone", "now"),
+    [
+        ("Asia/Kolkata", "2026-11-21T04:40Z"),
+        ("Asia/Kathmandu", "2026-11-21T04:10Z"),
+        ("Europe/Berlin", "2026-03-29T01:10Z"),
+        ("Europe/Berlin", "2026-10-25T00:10Z"),
+        ("Europe/Berlin", "2026-10-25T01:10Z"),
+    ],
+)
+def test_the_last_hour_begins_with_the_hour_of_utc_that_is_over(time_zone: str, now: str) -> None:
+    moment = datetime.fromisoformat(now)
+    query = usual_ranges(moment.astimezone(ZoneInfo(time_zone)))["Last hour"]
+    found = parse_range({**query, "time_zone": time_zone}, moment)
+    assert found.start.astimezone(UTC) == moment.replace(minute=0) - timedelta(hours=1)
 
 
 def test_a_query_without_words_is_about_the_last_seven_days() -> None:
