@@ -46,6 +46,11 @@ class Pages:
 ADMIN = Pages()
 
 
+def admin_time(moment: datetime) -> str:
+    """Return the time as the filters of the admin's lists take it."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00"
+
+
 def usual_ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
     """Return the names of the ranges with their parameters, for a reader with the clock of `now`.
 
