@@ -196,12 +196,13 @@ _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previ
     k.is_admin, k.manages_as, COALESCE(NULLIF(k.default_dialect, ''), o.default_dialect),
     k.scopes, k.allowed_models, k.project_id, p.organization_id,
     p.models_mode, p.listed_models, p.model_aliases, p.model_fallbacks, p.hashes_end_users,
-    p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone, k.previous_expires_at > %s,
+    p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone,
+    k.previous_expires_at > {now},
     EXISTS (SELECT 1 FROM accounts_ratelimit AS r
         WHERE r.organization_id = o.id OR r.project_id = p.id OR r.api_key_id = k.id),
     p.counts_end_users AND EXISTS (SELECT 1 FROM accounts_enduser AS u WHERE u.project_id = p.id
         AND u.id IN (SELECT end_user_id FROM accounts_ratelimit WHERE end_user_id IS NOT NULL)),
-    CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked_key' WHEN k.expires_at <= %s THEN 'expired_key'
+    CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked_key' WHEN k.expires_at <= {now} THEN 'expired_key'
         WHEN NOT k.is_active THEN 'disabled_key' WHEN NOT p.is_active THEN 'archived_project'
         WHEN NOT o.is_active THEN 'inactive_organization' ELSE '' END
     FROM accounts_apikey AS k
@@ -211,9 +212,12 @@ _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previ
 
 def _read(which: str, parameters: Sequence[str | int]) -> list[_Row]:
     """Return the keys that meet the condition, each with why it is not valid now, if it is not."""
-    now = connection.ops.adapt_datetimefield_value(timezone.now())
+    # The database's clock, as of workers, which may be on other machines; SQLite's is that of this process.
+    now, times = "statement_timestamp()", []
+    if connection.vendor == "sqlite":
+        now, times = "%s", 2 * [connection.ops.adapt_datetimefield_value(timezone.now())]
     with connection.cursor() as cursor:
-        cursor.execute(f"{_SELECT} WHERE {which}", [now, now, *parameters])
+        cursor.execute(f"{_SELECT.format(now=now)} WHERE {which}", [*times, *parameters])
         return [_Row._make(row) for row in cursor.fetchall()]
 
 

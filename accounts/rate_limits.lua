@@ -16,7 +16,8 @@ local LEAST_SCALE = 1e-200
 --   debt       what was taken and time has not paid for; it falls by `limit` in each `window`
 --   reserved   the part of the debt that running requests can still give back
 --   scale      what is left of each token reserved when the scale was 1
---   since      when the scale began; what was reserved before can't be given back
+--   since      when the bucket was last new or empty. Time has paid for everything reserved before, so none of
+--              that is given back
 -- Time pays first for what is not reserved. Then it pays for all reservations in proportion. `reserved` never
 -- exceeds the debt, so requests that ran long can't give back together, in one moment, more than the limit
 -- allows to be used in it.
@@ -36,6 +37,7 @@ local function open(key, limit, window)
     bucket.limit, at, bucket.debt, bucket.reserved, bucket.scale, bucket.since =
       unpack(cmsgpack.unpack(packed))
     bucket.is_outdated = at > now -- this server's clock was ahead
+    bucket.since = math.min(bucket.since, now)
     pay(bucket, math.max(0, now - at) * bucket.limit / window)
   end
   return bucket

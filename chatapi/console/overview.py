@@ -1,19 +1,20 @@
 """Overview: what an organization spends, by time and by project, model, key or outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from chatapi.console.filters import scoped
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
-from usage.formatting import change, count, money, share, usd
+from usage.formatting import Change, count, money, share, usd
 from usage.insights import Point, SumsSpec, Totals
 from usage.pages.overview import chart_of
-from usage.pages.overview_cards import Card, Spender
+from usage.pages.overview_cards import Card, Spender, changes_between
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import refusals
 from usage.rollups import closed_days
@@ -30,21 +31,24 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
     if not form.is_valid():
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
-    with closed_days.read_once(form.over.before.start, form.over.end):
-        # An organization that did not exist for all of the time before has nothing to compare with.
-        can_compare = form.is_comparable and console.organization.created_at <= form.over.before.start
-        specs = [SumsSpec(form.over.before, None, form.chart.filters)] if can_compare else []
+    compared = form.over.compared(timezone.now()) if form.is_comparable else None
+    # An organization that did not exist for all of the time before has nothing to compare with.
+    if compared and console.organization.created_at > compared[1].start:
+        compared = None
+    with closed_days.read_once(compared[1].start if compared else form.over.start, form.over.end):
+        specs = [SumsSpec(each, None, form.chart.filters) for each in compared or ()]
         if form.has_partial_groups:
             specs.append(replace(form.chart, group_by=None))
         points, totals = insights.series_beside(form.chart, specs)
     chips = form.chips()
     form.offer_choices()
     now = totals.pop() if form.has_partial_groups else sum((point.totals for point in points), Totals())
-    before = totals.pop() if can_compare else Totals()
+    over, before = totals if compared else (Totals(), Totals())
+    changes = changes_between(over, before if before.requests else None)
     context |= {
         "form": form,
-        "before": form.over.before,
-        "cards": _cards(form, now, before if before.requests else None),
+        "compared": compared,
+        "cards": _cards(form, now, changes),
         "chart": chart_of(form, points, MAX_COLUMNS),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
@@ -59,25 +63,18 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     return render(request, console, "overview.html", context)
 
 
-def _cards(form: OverviewForm, now: Totals, before: Totals | None) -> list[Card]:
+def _cards(form: OverviewForm, now: Totals, changes: Callable[[str], Change | None]) -> list[Card]:
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
-    url = form.rows_url()
-    spent = change(now.amount_nanodollars, before.amount_nanodollars if before else None)
+    url, spent = form.rows_url(), now.amount_nanodollars
     usage = [
-        Card("Spend", money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spent),
-        Card(
-            "Requests",
-            count(now.requests),
-            f"{now.requests:,}",
-            url,
-            change(now.requests, before.requests if before else None),
-        ),
+        Card("Spend", money(spent), usd(spent), url, changes("amount_nanodollars")),
+        Card("Requests", count(now.requests), f"{now.requests:,}", url, changes("requests")),
         Card(
             "Tokens",
             count(now.total_tokens),
             f"{now.prompt_tokens:,} in, {now.completion_tokens:,} out",
             url,
-            change(now.total_tokens, before.total_tokens if before else None),
+            changes("total_tokens"),
         ),
     ]
     if form.has_days_of_end_users:
@@ -87,7 +84,7 @@ def _cards(form: OverviewForm, now: Totals, before: Totals | None) -> list[Card]
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        change(now.error_rate, before.error_rate if before else None),
+        changes("error_rate"),
         "bad",
     )
     return [*usage, failed]

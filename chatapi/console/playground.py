@@ -16,6 +16,7 @@ from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import STREAMING, base_url, code_of
 from chatapi.wire.protocols import protocol_of
+from usage.notifications.watch import KEY_DAYS
 
 KEY_LASTS = timedelta(minutes=15)
 # In the session: the id of its key for each project and kind.
@@ -86,6 +87,8 @@ def _secret(project: Project, key_id: int | None, *, is_test: bool) -> tuple[API
     usable = APIKey.objects.filter(
         pk=key_id or 0, project=project, is_admin=False, is_active=True, revoked_at=None
     )
+    # For less than a day in all: a key that lives longer is announced before it expires.
+    usable = usable.filter(created_at__gt=expires_at - timedelta(days=min(KEY_DAYS)))
     row = usable.select_for_update().first()
     if row is not None:
         recorder.update(usable, expires_at=expires_at)

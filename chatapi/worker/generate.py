@@ -216,7 +216,8 @@ def _observe(charge: ledger.Charge, settling_s: float) -> None:
         process_metrics.QUEUE_WAIT.observe(charge.queued_ms / 1_000)
     if settlement.first_token_ms is not None and settlement.last_token_ms is not None:
         process_metrics.FIRST_TOKEN.observe(settlement.first_token_ms / 1_000, charge.model)
-        if (gaps := charge.tokens.completion_tokens - 1) > 0:
+        # Reasoning may be hidden: its tokens are none of those that came after the first.
+        if not charge.tokens.reasoning_tokens and (gaps := charge.tokens.completion_tokens - 1) > 0:
             streamed_ms = settlement.last_token_ms - settlement.first_token_ms
             process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
 

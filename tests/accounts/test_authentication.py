@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
@@ -99,6 +100,19 @@ def test_an_expired_key_is_refused_and_one_that_will_expire_is_not(alice: Person
     alice.api_key.save()
     with pytest.raises(NotAuthenticated):
         look_up(alice.key)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has the clock of its process")
+def test_a_process_whose_clock_is_behind_refuses_a_key_that_has_expired(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers compare with the database's clock: they would stop the request, which is charged."""
+    now = timezone.now()
+    APIKey.objects.update(expires_at=now - timedelta(minutes=30))
+    monkeypatch.setattr(timezone, "now", lambda: now - timedelta(hours=1))
+    with pytest.raises(NotAuthenticated) as refused:
+        look_up(alice.key)
+    assert refused.value.reason == KeyRefusal.EXPIRED
 
 
 @pytest.mark.parametrize(

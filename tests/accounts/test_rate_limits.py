@@ -248,14 +248,28 @@ async def test_a_full_redis_accepts_releases(client: LimitClient, redis: Redis, 
     assert await client.remaining(tokens(1_000)) >= 899
 
 
+def ahead(client: LimitClient, redis: Redis) -> RateLimits:
+    """Return the client's limits as of a Redis whose clock is an hour ahead."""
+    found = RateLimits(redis, client.prefix, lease_ms=LEASE_MS)
+    found._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
+    return found
+
+
+async def test_after_the_clock_of_redis_was_set_back_requests_give_back_what_they_did_not_use(
+    client: LimitClient, redis: Redis
+) -> None:
+    limit = tokens(1_000)
+    await ahead(client, redis).take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
+    await client.release(await client.take(limit, tokens=900), 0)
+    assert await client.remaining(limit) >= 999
+
+
 async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
     client: LimitClient, redis: Redis
 ) -> None:
     limit = Limit("key", 1, "", Counts.REQUESTS, 2, 400)
-    ahead = RateLimits(redis, client.prefix, lease_ms=LEASE_MS)
-    ahead._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
     for _ in range(2):
-        await ahead.take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
+        await ahead(client, redis).take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
     for key in await redis.keys(f"{client.prefix}*"):
         await redis.pexpire(key, 3_600_000)  # as it were, had the clock itself been ahead
     async with asyncio.timeout(5):

@@ -18,6 +18,7 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person, is_let_in
 from tests.chatapi.console_pages import as_role, url
 from usage.models import BudgetLimit
+from usage.notifications import watch
 from usage.pricing import from_usd
 
 SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
@@ -272,6 +273,16 @@ def test_the_playground_keeps_one_short_lived_key_for_each_session(alice: Person
     rows.update(revoked_at=timezone.now())
     assert is_let_in(secret_of(client))
     assert rows.count() == 3
+
+
+def test_a_key_of_the_playground_is_never_announced_as_expiring(alice: Person) -> None:
+    client, sent = as_role(alice, Role.MEMBER), {"project": alice.project.pk}
+    client.post(url(alice, "playground/key"), sent)
+    rows, age = APIKey.objects.filter(name="playground"), timedelta(hours=23, minutes=50)
+    rows.update(created_at=timezone.now() - age, expires_at=timezone.now() - age + timedelta(minutes=15))
+    client.post(url(alice, "playground/key"), sent)
+    assert [*watch.expiring_keys(timezone.now())] == []
+    assert rows.count() == 2
 
 
 def test_the_playground_leaves_a_key_that_became_an_admin_key(alice: Person) -> None:

@@ -256,6 +256,16 @@ def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -
     assert speeds(edges, Filters(organization_id=alice.project.organization_id, model="no"))[1] == found[0]
 
 
+def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person) -> None:
+    """Reasoning may be hidden, and is then no token after the first."""
+    for tokens in (Tokens(10, 87), *2 * [Tokens(10, 870, None, 800)]):
+        run(alice, tokens=tokens)
+    now = database_now()
+    edges = [(now - timedelta(hours=1), now + timedelta(hours=1))]
+    (found,) = speeds(edges, Filters(organization_id=alice.project.organization_id))
+    assert found.tokens_per_second == 100
+
+
 # ---- sorted requests, and filters
 
 

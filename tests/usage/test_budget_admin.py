@@ -127,6 +127,14 @@ def test_a_discount_is_at_most_all_and_has_two_decimals(root: Client, alice: Per
     assert not Discount.objects.exists()
 
 
+def test_a_discount_begins_in_a_year_that_every_time_zone_has(root: Client, alice: Person) -> None:
+    form = {"organization": alice.project.organization_id, "basis_points": "15"}
+    start = {"effective_from_0": "9999-12-31", "effective_from_1": "23:30"}
+    shown = text(root.post("/admin/usage/discount/add/", form | start))
+    assert "Choose a year from 1000 to 8999." in shown
+    assert not Discount.objects.exists()
+
+
 @pytest.mark.parametrize("has_row", [False, True])
 def test_an_amount_that_can_not_be_read_is_the_only_mistake(
     root: Client, alice: Person, has_row: bool

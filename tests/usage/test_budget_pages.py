@@ -7,7 +7,7 @@ from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Organization
-from tests.admin_pages import client_of, shown
+from tests.admin_pages import client_of, shown, text
 from tests.cast import Person, run
 from usage.models import BudgetLimit
 
@@ -80,6 +80,21 @@ def test_a_budgets_page_says_which_keys_spent_it(
     assert len(root.get(key.url).context["page"].rows) == 1
     assert "Change the limit" in shown(page)
     assert "Limit each month" in shown(root.get(f"/admin/budgets/{limits['blocks'].pk}"))
+
+
+@pytest.mark.parametrize("path", ["/admin/budgets/", "/console/{}/budgets"])
+def test_a_warning_that_was_raised_beyond_what_is_spent_is_not_reached(
+    root: Client, alice: Person, path: str
+) -> None:
+    row = BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", soft_limit_nanodollars=1
+    )
+    spent, path = run(alice).amount_nanodollars, path.format(alice.project.organization_id)
+    for amount, is_reached in ((spent, True), (spent + 1, False)):
+        BudgetLimit.objects.update(soft_limit_nanodollars=amount)
+        for page in (path, f"{path.removesuffix('/')}/{row.pk}"):
+            warning = text(root.get(page)).partition("Warning at")[2]
+            assert ("reached" in warning) is is_reached, (page, amount)
 
 
 def test_without_limits_the_list_says_what_that_means(root: Client, alice: Person) -> None:

@@ -7,9 +7,20 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from usage.insights import Range, parse_range
+from usage.pages.links import usual_ranges
 
 NOW = datetime(2026, 11, 21, 13, 25, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
+LAST_HOUR = {"start": "2026-11-21T09:00"}
+HALF_PAST = {"start": "2026-11-21T09:30"}
+KOLKATA = {"days": "1", "time_zone": "Asia/Kolkata"}
+
+
+def written(over: Range) -> str:
+    """Return the range in UTC, its end with the hours since the midnight before its start."""
+    start, end = over.start.astimezone(UTC), over.end.astimezone(UTC)
+    midnight = start.replace(hour=0, minute=0)
+    return f"{start:%Y-%m-%dT%H:%MZ} {(end - midnight) // timedelta(hours=1):02}:{end:%MZ}"
 
 
 def test_today_begins_at_the_readers_midnight_and_ends_with_this_hour() -> None:
@@ -90,8 +101,62 @@ def test_hours_are_compared_with_the_hours_just_before() -> None:
     assert hours.before == Range(datetime(2026, 11, 21, 6, tzinfo=UTC), hours.start, "hour")
 
 
+@pytest.mark.parametrize(
+    ("time_zone", "now"),
+    [
+        ("Asia/Kolkata", "2026-11-21T04:40Z"),
+        ("Asia/Kathmandu", "2026-11-21T04:10Z"),
+        ("Europe/Berlin", "2026-03-29T01:10Z"),
+        ("Europe/Berlin", "2026-10-25T00:10Z"),
+        ("Europe/Berlin", "2026-10-25T01:10Z"),
+    ],
+)
+def test_the_last_hour_begins_with_the_hour_of_utc_that_is_over(time_zone: str, now: str) -> None:
+    moment = datetime.fromisoformat(now)
+    query = usual_ranges(moment.astimezone(ZoneInfo(time_zone)))["Last hour"]
+    found = parse_range({**query, "time_zone": time_zone}, moment)
+    assert found.start.astimezone(UTC) == moment.replace(minute=0) - timedelta(hours=1)
+
+
 def test_a_query_without_words_is_about_the_last_seven_days() -> None:
     assert parse_range({}, NOW) == Range.last(7, NOW)
+
+
+@pytest.mark.parametrize(
+    ("query", "now", "part", "before"),
+    [
+        (LAST_HOUR, "2026-11-21T10:05Z", "2026-11-21T09:00Z 10:00Z", "2026-11-21T08:00Z 09:00Z"),
+        ({"days": "1"}, "2026-11-21T10:05Z", "2026-11-21T00:00Z 10:00Z", "2026-11-20T00:00Z 10:00Z"),
+        # In the first hour of a day, a week's other days are compared with those of the week before.
+        ({"days": "2"}, "2026-11-21T00:05Z", "2026-11-20T00:00Z 24:00Z", "2026-11-18T00:00Z 24:00Z"),
+        # The day begins within an hour of UTC, which counts on the day before.
+        (KOLKATA, "2026-11-21T04:05Z", "2026-11-20T18:30Z 28:00Z", "2026-11-19T18:30Z 28:00Z"),
+        # One hour begins in this time, and one before it.
+        (HALF_PAST, "2026-11-21T11:05Z", "2026-11-21T09:30Z 11:00Z", "2026-11-21T09:00Z 10:00Z"),
+        ({"start": "2026-11-19", "end": "2026-11-19"}, "2026-11-21T10:05Z",
+         "2026-11-19T00:00Z 24:00Z", "2026-11-18T00:00Z 24:00Z"),
+    ],
+)  # fmt: skip
+def test_hours_that_are_over_are_compared_with_as_many_before(
+    query: dict[str, str], now: str, part: str, before: str
+) -> None:
+    moment = datetime.fromisoformat(now)
+    found = parse_range(query, moment).compared(moment)
+    assert found is not None
+    assert [written(each) for each in found] == [part, before]
+
+
+@pytest.mark.parametrize(
+    ("query", "now"),
+    [
+        ({"days": "1"}, "2026-11-21T00:05Z"),
+        (KOLKATA, "2026-11-20T19:35Z"),
+        ({"start": "2026-11-23", "end": "2026-11-24"}, "2026-11-21T10:05Z"),
+    ],
+)
+def test_without_an_hour_that_is_over_nothing_is_compared(query: dict[str, str], now: str) -> None:
+    moment = datetime.fromisoformat(now)
+    assert parse_range(query, moment).compared(moment) is None
 
 
 def test_a_querys_dates_are_included() -> None:

@@ -8,12 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.db.models import F
 from django.test import Client
+from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import EndUser, Organization, Project
 from chatapi.models import Deployment
 from tests import cast
-from tests.admin_pages import client_of, downloaded
+from tests.admin_pages import client_of, downloaded, text
 from tests.cast import PRICE, Person, admit, run
 from usage.books import ledger, prices
 from usage.books.settlement import Attempt
@@ -33,6 +34,12 @@ def card(client: Client, title: str, query: str = "") -> Any:
     return next(
         each for each in client.get(f"/admin/{query}").context["cards"] if each.title.startswith(title)
     )
+
+
+def since(now: datetime, days: int) -> str:
+    """Return the query of as many days before today."""
+    start, end = (now.astimezone(UTC).date() - timedelta(days=each) for each in (days, 1))
+    return f"?start={start}&end={end}"
 
 
 def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person) -> None:
@@ -254,10 +261,11 @@ def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -
 
 
 def test_both_percentiles_are_compared_with_the_period_before(root: Client, alice: Person) -> None:
-    run(alice, first_token_ms=80)
-    before = run(alice, first_token_ms=40)
-    Generation.objects.filter(pk=before.pk).update(admitted_at=database_now() - timedelta(days=1))
-    speed = card(root, "First token", f"?days=1&organization={alice.project.organization_id}")
+    now = database_now()
+    for days, first_token_ms in ((1, 80), (2, 40)):
+        row = run(alice, first_token_ms=first_token_ms)
+        Generation.objects.filter(pk=row.pk).update(admitted_at=now - timedelta(days=days))
+    speed = card(root, "First token", f"{since(now, 1)}&organization={alice.project.organization_id}")
     assert [(line.name, line.change) for line in speed.lines] == [
         ("p95", Change("+102 %", "up")),
         ("measured", None),
@@ -268,13 +276,34 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
 @pytest.mark.parametrize("path", ["/admin/", "/console/{}/overview"])
 def test_an_error_rate_that_was_zero_is_earlier_data(alice: Person, path: str) -> None:
     Organization.objects.update(created_at=database_now() - timedelta(days=90))
+    now = database_now()
     run(alice)
     HourlyUsage.objects.update(hour=F("hour") - timedelta(days=1))
     run(alice, outcome=Outcome.FAILED)
+    HourlyUsage.objects.update(hour=F("hour") - timedelta(days=1))
     client, path = client_of(alice.user), path.format(alice.project.organization_id)
-    for query, found in (("?days=1", Change("from 0", "up")), ("?days=2", None)):
+    for query, found in ((since(now, 1), Change("from 0", "up")), (since(now, 2), None)):
         cards = {each.title: each for each in client.get(path + query).context["cards"]}
         assert cards["Error rate"].change == found
+
+
+@pytest.mark.parametrize("path", ["/admin/", "/console/{}/overview"])
+def test_the_hour_that_goes_on_is_not_compared_with_a_whole_one(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    Organization.objects.update(created_at=database_now() - timedelta(days=90))
+    hour = hour_of(database_now()).replace(hour=12) - timedelta(days=1)
+    for hours in range(5):
+        monkeypatch.setattr(cast, "database_now", lambda: hour - timedelta(hours=hours))  # noqa: B023
+        run(alice)
+    monkeypatch.setattr(timezone, "now", lambda: hour + timedelta(minutes=5))
+    client, path = client_of(alice.user), path.format(alice.project.organization_id)
+    page = client.get(path, {"start": f"{hour - timedelta(hours=2):%Y-%m-%dT%H:%M}"})
+    cards = {each.title: each for each in page.context["cards"]}
+    for title in ("Spend", "Requests", "Tokens", "Error rate"):
+        assert cards[title].change == Change("±0 %", "same"), title
+    assert cards["Requests"].value == "3"
+    assert ", without the running hour." in text(page)
 
 
 # ---- the chart's columns

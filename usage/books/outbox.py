@@ -125,7 +125,10 @@ def low_credit(organization_id: int, credited: int, balance: int, low: int) -> N
 
 
 def credited(now: datetime, organization_id: int, credited: int) -> None:
-    """Let low credit be an event again after a grant or refund, also if this amount was credited before."""
+    """Allow one more event of low credit after this booking.
+
+    Its period is the sum credited, so an earlier event with the same sum is renamed.
+    """
     subject, period = f"organization/{organization_id}", to_usd(credited)
     known = Event.objects.filter(kind=EventKind.CREDIT, subject=subject, period=period)
     known.update(period=f"until {now.isoformat()}")

@@ -59,6 +59,13 @@ class LimitUse:
         return (self.posted_nanodollars + self.pending_nanodollars) / ceiling if ceiling else 1.0
 
     @property
+    def warned_at(self) -> datetime | None:
+        """Return when the soft limit was reached; None if it was raised since then beyond what is spent."""
+        soft = self.limit.soft_limit_nanodollars
+        is_reached = soft is not None and self.posted_nanodollars >= soft
+        return self.soft_limit_reached_at if is_reached else None
+
+    @property
     def is_of_each_end_user(self) -> bool:
         """Return whether it limits many end users, each with its own budget."""
         return self.limit.scope in _EACH_END_USER

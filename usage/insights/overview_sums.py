@@ -8,6 +8,7 @@ from usage.insights import request_sums
 from usage.insights.counters import Overage
 from usage.insights.first_tokens import Percentiles, percentiles, weighed
 from usage.insights.labels import labels_of
+from usage.insights.range import Range
 from usage.insights.sources import GroupBy
 from usage.insights.sums import MAX_GROUPS, Point, Row, SumsSpec, Totals, by_amount, points_of, sums_of
 
@@ -20,6 +21,8 @@ class OverviewSums:
     """What an Overview shows of a range, and of the range before if that can be compared."""
 
     now: Totals
+    compared: Totals
+    """The sums of the hours that are over, which are compared with those before."""
     before: Totals | None
     """None if that has no request."""
     overage: Overage
@@ -33,18 +36,23 @@ class OverviewSums:
 
 
 @report
-def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool) -> OverviewSums:
-    """Return the sums of the chart's range and filters, by its group and by those of `tops`."""
+def overview_sums(
+    chart: SumsSpec, tops: Sequence[GroupBy], compared: tuple[Range, Range] | None
+) -> OverviewSums:
+    """Return the sums of the chart's range and filters, by its group and by those of `tops`.
+
+    `compared` has the part of the range that can be compared, and the range before.
+    """
     over, filters = chart.over, chart.filters
     # The rollup of end users has neither outcomes nor times.
     whole: GroupBy | None = None if filters.has_days_of_end_user else "outcome"
     groups = list(dict.fromkeys([whole, *tops, chart.group_by]))
-    ranges = [over, over.before] if can_compare else [over]
+    ranges = [over, compared[1]] if compared else [over]
     samples = [] if filters.has_days_of_end_user else weighed(ranges, filters)
     is_in_books = not filters.has_days_of_end_user and not request_sums.are_needed(None, filters)
     specs = [
         *(SumsSpec(over, group_by, filters, chart.newest) for group_by in groups),
-        *(SumsSpec(each, None, filters) for each in (*ranges[1:], *samples)),
+        *(SumsSpec(each, None, filters) for each in (*(compared or ()), *samples)),
         *([SumsSpec(over, None, filters, is_overage=True)] if is_in_books else []),
     ]
     found = sums_of(specs)
@@ -54,12 +62,13 @@ def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool
     labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
     speeds: list[Percentiles | None] = [None, None]
     if not filters.has_days_of_end_user:
-        of_samples = zip(samples, rest[len(ranges) - 1 :], strict=False)
+        of_samples = zip(samples, rest[len(compared or ()) :], strict=False)
         requests = {each: sums.requests for each, sums in of_samples}
         speeds[: len(ranges)] = percentiles(ranges, filters, requests)
     return OverviewSums(
         now=sum(by_group[whole].values(), Totals()),
-        before=rest[0] if can_compare and rest[0].requests else None,
+        compared=rest[0] if compared else Totals(),
+        before=rest[1] if compared and rest[1].requests else None,
         overage=Overage.of(rest[-1]) if is_in_books else Overage(),
         outcomes=by_group[whole] if whole else {},
         tops={

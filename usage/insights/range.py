@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, cast, get_args
 from zoneinfo import ZoneInfo
+
+from usage.database.clock import hour_of
 
 Bucket = Literal["hour", "day"]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -59,6 +61,21 @@ class Range:
         start = self.start.astimezone(UTC)
         earlier = start - (self.end.astimezone(UTC) - start)
         return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
+
+    def compared(self, now: datetime) -> "tuple[Range, Range] | None":
+        """Return the part whose hours are over, and as many hours before to compare it with.
+
+        They are whole days earlier if the range begins with a day. None if no hour of the range is over.
+        """
+        end = min(self.end.astimezone(UTC), hour_of(now.astimezone(UTC)))
+        part = replace(self, end=end.astimezone(self.end.tzinfo))
+        if (counted := part.counted) is None:
+            return None
+        if self.start.time() != time():
+            return part, counted.before
+        # The shift of the whole range: in the first hour of a day, a week has six days that are over.
+        shift = self.start - self.before.start
+        return part, replace(part, start=self.start - shift, end=part.end - shift)
 
     def in_utc_days(self, now: datetime) -> "Range":
         """Return the range widened to full UTC days; the current day ends with this hour."""

@@ -54,8 +54,8 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     each, together = (SEARCHED, ALL_SEARCHED) if tests else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
-            SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome,
-                error_code, metadata, end_user
+            SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, reasoning_tokens, project_id,
+                model, outcome, error_code, metadata, end_user
             FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
                 AND admitted_at >= %s AND admitted_at < %s
             ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
@@ -67,15 +67,17 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
         for value in (at, *indexed.values(), start.astimezone(UTC), end.astimezone(UTC))
     ]
     rows = fetch_all(
-        f"""SELECT at, first_token_ms, last_token_ms, completion_tokens FROM ({statement}) AS sample
+        f"""SELECT at, first_token_ms, last_token_ms, completion_tokens, reasoning_tokens
+        FROM ({statement}) AS sample
         WHERE {conditions}""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, *tested],
     )
     first: list[list[int]] = [[] for _ in edges]
     rates: list[list[float]] = [[] for _ in edges]
-    for at, first_ms, last_ms, tokens in rows:
+    for at, first_ms, last_ms, tokens, reasoning in rows:
         first[at].append(first_ms)
-        if last_ms is not None and last_ms > first_ms and tokens >= _LEAST_TOKENS:
+        # Reasoning may be hidden: its tokens are none of those that came after the first.
+        if not reasoning and last_ms is not None and last_ms > first_ms and tokens >= _LEAST_TOKENS:
             rates[at].append(1_000 * (tokens - 1) / (last_ms - first_ms))
     return [
         Speed(percentile(own, 50), percentile(own, 95), percentile(own_rates, 50))

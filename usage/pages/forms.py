@@ -1,5 +1,6 @@
 """Form fields of amounts in US dollars and of percent, and the forms of budget limits and discounts."""
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -9,7 +10,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 
 from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
-from accounts.pages.admin_mixins import RowSelect
+from accounts.pages.admin_mixins import RowSelect, check_year
 from usage import pricing
 from usage.models import BudgetLimit, Discount, Generation, Scope
 from usage.models.budget_keys import LimitKey
@@ -197,3 +198,8 @@ class DiscountForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     class Meta:
         model = Discount
         fields = ["organization", "effective_from", "basis_points"]
+
+    def clean_effective_from(self) -> datetime:
+        moment: datetime = self.cleaned_data["effective_from"]
+        check_year(moment)
+        return moment

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -46,12 +46,18 @@ class Pages:
 ADMIN = Pages()
 
 
+def admin_time(moment: datetime) -> str:
+    """Return the time as the filters of the admin's lists take it."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00"
+
+
 def usual_ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
     """Return the names of the ranges with their parameters, for a reader with the clock of `now`.
 
     A range that ends now has no end, so its URL stays current.
     """
-    hour = hour_of(now) - timedelta(hours=1)
+    # Through UTC, whose hours are counted: a zone's own may begin at half past, come twice or be skipped.
+    hour = (hour_of(now.astimezone(UTC)) - timedelta(hours=1)).astimezone(now.tzinfo)
     yesterday, month = now.date() - timedelta(days=1), now.date().replace(day=1)
     last = month - timedelta(days=1)
     return {

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import get_script_prefix, reverse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from accounts import access
@@ -75,15 +76,16 @@ def _reports(
 ) -> dict[str, Any]:
     tables = spenders_of(form)
     groups = [group for _, group in tables]
-    with closed_days.read_once(form.over.before.start, form.over.end):
-        sums = insights.overview_sums(form.chart, groups, can_compare=form.is_comparable)
+    compared = form.over.compared(timezone.now()) if form.is_comparable else None
+    with closed_days.read_once(compared[1].start if compared else form.over.start, form.over.end):
+        sums = insights.overview_sums(form.chart, groups, compared)
     form.offer_choices()
     limited_to = access.organizations_of(user)
     is_operator = access.is_operator(user)
     health = insights.health() if is_operator else None
     return {
         "form": form,
-        "before": form.over.before if form.is_comparable else None,
+        "compared": compared,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "cards": cards(form, sums),

@@ -1,6 +1,6 @@
 """The Overview's numbers, each with its change against the period before and the URL of its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from usage import insights
@@ -52,7 +52,7 @@ class Spender:
 
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
-    url, now, before = form.rows_url(), sums.now, sums.before
+    url, now, changes = form.rows_url(), sums.now, changes_between(sums.compared, sums.before)
     has_little = form.filters.has_days_of_end_user
     over = money(sums.overage.nanodollars)
     beyond = Line("Over the reserved amount", over, form.entries_url(Kind.OVERAGE), not sums.overage.count)
@@ -61,16 +61,15 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         money(now.amount_nanodollars),
         usd(now.amount_nanodollars),
         url,
-        change(now.amount_nanodollars, before.amount_nanodollars if before else None),
+        changes("amount_nanodollars"),
         lines=[] if has_little or form.is_of_requests else [beyond],
     )
-    requests = change(now.requests, before.requests if before else None)
     tokens = Card(
         "Tokens",
         count(now.total_tokens),
         f"{now.total_tokens:,}",
         url,
-        change(now.total_tokens, before.total_tokens if before else None),
+        changes("total_tokens"),
         lines=[
             Line("uncached input", count(now.uncached_tokens), url),
             Line("cached input", count(now.cached_tokens), url),
@@ -79,8 +78,14 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
             Line("of it reasoning", count(now.reasoning_tokens), url),
         ],
     )
-    usage = [spend, Card("Requests", count(now.requests), f"{now.requests:,}", url, requests), tokens]
-    return usage if has_little else [*usage, _errors(form, sums), _speed(form, sums)]
+    requests = Card("Requests", count(now.requests), f"{now.requests:,}", url, changes("requests"))
+    usage = [spend, requests, tokens]
+    return usage if has_little else [*usage, _errors(form, sums, changes("error_rate")), _speed(form, sums)]
+
+
+def changes_between(now: Totals, before: Totals | None) -> Callable[[str], Change | None]:
+    """Return a function that returns the change of the sum with that name."""
+    return lambda name: change(getattr(now, name), getattr(before, name) if before else None)
 
 
 def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
@@ -118,9 +123,9 @@ def spenders(form: OverviewForm, sums: OverviewSums, group: GroupBy) -> list[Spe
     ]
 
 
-def _errors(form: OverviewForm, sums: OverviewSums) -> Card:
+def _errors(form: OverviewForm, sums: OverviewSums, changed: Change | None) -> Card:
     """Return the share of failed requests, with a line for each outcome."""
-    now, before = sums.now, sums.before
+    now = sums.now
     lines = [
         Line(words(outcome), count(of_outcome.requests), form.rows_url(outcome=outcome))
         for outcome, of_outcome in insights.by_amount(sums.outcomes)
@@ -131,7 +136,7 @@ def _errors(form: OverviewForm, sums: OverviewSums) -> Card:
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        change(now.error_rate, before.error_rate if before else None),
+        changed,
         "bad",
         lines,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, Sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
-from usage.pages.links import ADMIN, Choice, Pages
+from usage.pages.links import ADMIN, Choice, Pages, admin_time
 
 # The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
@@ -397,9 +397,7 @@ class OverviewForm(UsageFilterForm):
         """
         if self.parameters("project", "key"):
             return self.rows_url()
-        start, end = (
-            f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (self.over.start, self.over.end)
-        )
         narrowed = {_ENTRY_FILTERS[name]: value for name, value in self.parameters(*_ENTRY_FILTERS).items()}
+        start, end = admin_time(self.over.start), admin_time(self.over.end)
         times = {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end}
         return self.link("usage_ledgerentry_changelist", {**times, **narrowed})

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC
 
 from usage.database.clock import hour_of
 from usage.database.time_limit import time_limit
 from usage.insights import Range
-from usage.pages.links import page_url
+from usage.pages.links import admin_time, page_url
 from usage.pages.overview_form import OverviewForm
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import KeyRefusals
@@ -41,10 +40,7 @@ def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, Range], str]) ->
 
 def list_url(row: KeyRefusals, over: Range) -> str:
     """Return the URL of the admin's list of these refusals by hour."""
-    start, end = (
-        f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (hour_of(over.start), over.end)
-    )
-    times = {"hour__gte": start, "hour__lt": end}
+    times = {"hour__gte": admin_time(hour_of(over.start)), "hour__lt": admin_time(over.end)}
     return page_url(
         "usage_refusedrequests_changelist", {"api_key__id__exact": row.api_key_id, "code": row.code, **times}
     )

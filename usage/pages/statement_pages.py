@@ -17,7 +17,7 @@ from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
 from usage.models import Kind, Statement
 from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, text_field
-from usage.pages.links import page_url
+from usage.pages.links import admin_time, page_url
 from usage.statements import reading, sections
 from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month
@@ -93,8 +93,7 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
     context = context_of(found, file_urls)
     if found.document.credit_notes:
         month = found.document.month
-        start, end = (f"{moment:%Y-%m-%d %H:%M:%S}+00:00" for moment in (month.start, month.end))
-        of_month = {"created_at__gte": start, "created_at__lt": end}
+        of_month = {"created_at__gte": admin_time(month.start), "created_at__lt": admin_time(month.end)}
         own = {"kind__exact": Kind.CORRECTION, "organization__id__exact": organization_id}
         context["corrections_url"] = page_url("usage_ledgerentry_changelist", own | of_month)
     return admin_page(request, "usage/statement.html", context)

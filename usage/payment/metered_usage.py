@@ -29,7 +29,8 @@ HOUR = timedelta(hours=1)
 BETWEEN_EVENTS = timedelta(minutes=2)
 # An entry carries the time at which its transaction began, and transactions end within seconds.
 GRACE = timedelta(minutes=5)
-# Hours that are compared again with the next one, and once a day.
+# With each new hour, the hours of the last day are compared with what was reported; once a day, those of the
+# last 30 days.
 RECENT, WINDOW = timedelta(days=1), timedelta(days=30)
 # Hours that one transaction reports first.
 MOST_HOURS = 1_000

@@ -130,6 +130,7 @@ class ProjectUser(Struct, frozen=True, kw_only=True):
 class Invite(Struct, frozen=True, kw_only=True):
     """An invitation. `url`, the path at which the person chooses a password, is there at its creation only:
     everyone who has it can sign in as this person. So is `mailed`: whether a mail server took the invitation.
+    `expired`: the link of its creation has ended; one that the console has made since may still work.
     """
 
     object: Literal["organization.invite"] = "organization.invite"

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from chatapi import process_metrics
 from chatapi.delta_stream import ByServer, Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests, tokens
@@ -145,6 +146,24 @@ async def test_unpublished_tokens_are_not_charged_even_if_the_upstream_reported_
     last = published(writes)[-1]
     assert isinstance(last, Failed)
     assert last.code == "stream_unavailable"
+
+
+@pytest.mark.parametrize(("reasoning", "is_observed"), [(None, True), (0, True), (3, False)])
+async def test_the_time_between_tokens_is_that_of_answers_without_reasoning(
+    commits: Commits,
+    publisher: Publisher,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    reasoning: int | None,
+    is_observed: bool,
+) -> None:
+    """Reasoning may be hidden, and is then no token after the first."""
+    for histogram in (process_metrics.FIRST_TOKEN, process_metrics.BETWEEN_TOKENS):
+        monkeypatch.setattr(histogram, "series", {})
+    end: list[AnyDelta] = [Finished("stop"), Usage(7, 5, reasoning_tokens=reasoning)]
+    await settled(commits, publisher, run, Engine([Started(), Text(" the of"), *end]))
+    assert list(process_metrics.FIRST_TOKEN.series) == ["small"]
+    assert bool(process_metrics.BETWEEN_TOKENS.series) is is_observed
 
 
 async def test_a_run_of_which_nothing_could_be_published_costs_nothing(
