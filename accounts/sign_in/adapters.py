@@ -22,7 +22,7 @@ from django.shortcuts import redirect, render
 from accounts import access
 from accounts.audit.middleware import ip_of
 from accounts.encryption import Purpose, decrypt, encrypt
-from accounts.sign_in import providers
+from accounts.sign_in import providers, sessions
 from accounts.sign_in.fetching import Session
 from accounts.sign_in.models import IdentityProvider
 
@@ -73,6 +73,12 @@ class AccountAdapter(DefaultAccountAdapter):
             clear_login(request)
             return provider_page(request, provider)
         return None
+
+    def post_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse:
+        """End the person's oldest sessions before django-allauth reads all of them."""
+        sessions.end_oldest(user)
+        response: HttpResponse = super().post_login(request, user, **login)
+        return response
 
 
 class MFAAdapter(DefaultMFAAdapter):

@@ -1,11 +1,14 @@
 """Forgotten passwords, and changes of one's own address and password: by mail, or without any."""
 
+import asyncio
 import re
 from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.mail import EmailMessage
 from django.db import connection
 from django.test import Client
@@ -13,7 +16,8 @@ from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
-from accounts.sign_in import attempts
+from accounts.sign_in import attempts, sessions
+from chatapi.worker.reaper import housekeeping
 from tests.admin_pages import client_of
 from tests.cast import Person, join
 from tests.chatapi.management import HERE, said
@@ -27,6 +31,8 @@ from tests.chatapi.signing_in import (
     who,
     with_password,
 )
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 
 FORGOTTEN = "/console/password/forgotten"
 pytestmark = pytest.mark.usefixtures("db", "counting")
@@ -315,3 +321,33 @@ def test_other_sessions_are_listed_and_ended(alice: Person) -> None:
     here.post("/console/account/sessions/end")
     assert elsewhere.get("/console/account").status_code == 302
     assert here.get("/console/account").status_code == 200
+
+
+def test_a_new_session_ends_the_oldest_beyond_the_most(
+    alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 2)
+    for person in (alice, bob):
+        with_password(person.user)
+    clients = [Client() for _ in range(4)]
+    for client, name in zip(clients, ("bob", "alice", "alice", "alice"), strict=True):
+        sign_in(client, name)
+    assert [who(client) for client in clients] == ["bob", "", "alice", "alice"]
+    assert UserSession.objects.count() == Session.objects.count() == 3
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_the_housekeeping_deletes_expired_sessions(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget_old() -> None:
+        commits = GroupCommit()
+        await housekeeping._forget_old(commits)
+        await commits.close()
+
+    monkeypatch.setattr(sessions, "DELETED_AT_ONCE", 1)
+    with_password(alice.user)
+    for client in (here := Client(), Client(), Client()):
+        sign_in(client, "alice")
+    Session.objects.exclude(pk=here.session.session_key).update(expire_date=database_now())
+    asyncio.run(forget_old())
+    assert who(here) == "alice"
+    assert UserSession.objects.count() == Session.objects.count() == 1
