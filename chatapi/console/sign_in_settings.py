@@ -87,7 +87,7 @@ class ProviderForm(ConstrainedForm):
             return issuer
         try:
             with unless_unavailable():
-                refuse_for(attempts.wait_ms(f"provider of {self.instance.pk}", network_of(self.request)))
+                refuse_for(attempts.issuer_wait_ms(self.instance.pk, network_of(self.request)))
         except TooMany as refusal:
             self.status = refusal.status
             raise
