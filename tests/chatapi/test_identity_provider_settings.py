@@ -78,6 +78,20 @@ def test_a_provider_that_can_not_work_is_not_saved(
     assert not IdentityProvider.objects.exists()
 
 
+def test_the_secret_of_a_provider_goes_to_no_other_one(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    offer(acme, provider, "acme.example")
+    IdentityProvider.objects.update(issuer="https://before.example")
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {"issuer": provider.issuer, "client_id": "chatapi"}
+    refused = client.post(path, sent)
+    assert refused.status_code == 400
+    assert "Enter the secret of the other issuer." in refused.content.decode()
+    assert client.post(path, sent | {"secret": "another"}).status_code == 302
+    assert IdentityProvider.objects.get().secret == "another"
+
+
 def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
     provider: Provider, acme: Organization, alice: Person
 ) -> None:
