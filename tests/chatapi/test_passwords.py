@@ -12,11 +12,13 @@ from django.contrib.sessions.models import Session
 from django.core.mail import EmailMessage
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts, sessions
+from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.worker.reaper import housekeeping
 from tests.admin_pages import client_of
 from tests.cast import Person, join
@@ -269,6 +271,22 @@ def test_nobody_confirms_an_address_for_a_strangers_account(
     )
     assert client_of(bob.user).post(link).status_code == 404
     assert not EmailAddress.objects.exists()
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_link_leads_nobody_around_the_provider_that_is_required_since(
+    mailoutbox: list[EmailMessage], alice: Person, acme: Organization
+) -> None:
+    client = Client()
+    sign_in(client, confirmed(alice, "alice@acme.example").username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "alice@home.example"})
+    EmailDomain.objects.create(organization=acme, domain="acme.example", approved_at=timezone.now())
+    IdentityProvider.objects.create(organization=acme, issuer="https://localhost", is_required=True)
+    shown = client.post(link_in(mailoutbox[0]), follow=True).content.decode()
+    assert "Your address can&#x27;t be changed here." in shown
+    alice.user.refresh_from_db()
+    assert alice.user.email == "alice@acme.example"
 
 
 @pytest.mark.usefixtures("mailing")
