@@ -71,6 +71,22 @@ def for_visitors(view: View) -> View:
     return guarded(wrapper)
 
 
+def from_here(view: View) -> View:
+    """Return the view for visitors whom no other site sends.
+
+    That site could sign them in as somebody else, who would read what they enter. A browser without HTTPS, or
+    an old one, does not name the site.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            return redirect("account_login")
+        return view(request, *args, **kwargs)
+
+    return wrapper
+
+
 def from_provider(view: View) -> View:
     """Return the view with our page for answers that no identity provider should give."""
 
