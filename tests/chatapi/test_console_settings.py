@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.models import APIKey, Organization, Project, Role
+from accounts.models import APIKey, Organization, Project, Role, organizations
 from chatapi.console.settings_pages import OrganizationForm, ProjectSettingsForm
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
@@ -85,6 +86,19 @@ def test_wrong_settings_change_nothing(alice: Person, wrong: dict[str, str]) -> 
     assert answer.status_code == 400
     assert 'class="error"' in answer.content.decode()
     assert Project.objects.get(pk=alice.project.pk).name == alice.project.name
+
+
+def test_an_organization_has_a_bounded_number_of_projects(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = as_role(alice, Role.ADMIN)
+    monkeypatch.setattr(organizations, "MAX_PROJECTS", 1)
+    refused = client.post(url(alice, "projects/new"), {"name": "other"})
+    assert "An organization has at most 1 projects." in text(refused)
+    with pytest.raises(CommandError, match="at most 1 projects"):
+        call_command("createkey", "--organization", "Acme", "--project", "other")
+    assert Project.objects.get() == alice.project
+    assert client.post(url(alice, f"settings/projects/{alice.project.pk}"), SENT).status_code == 302
 
 
 def test_owners_change_their_organizations_settings_and_the_log_says_so(alice: Person) -> None:
