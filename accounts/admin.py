@@ -25,6 +25,7 @@ from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
+from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.pages.tenant_admin import TenantAdmin
 
 # The most projects, and members, that the form of an organization shows.
@@ -151,8 +152,11 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
         return [] if access.is_operator(request.user) else ["is_active"]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        own = {} if obj else {"form": NewOrganizationForm}
-        return super().get_form(request, obj, change, **own, **kwargs)
+        form = super().get_form(
+            request, obj, change, form=NamedOrganizationForm if obj else NewOrganizationForm, **kwargs
+        )
+        form.person = request.user
+        return form
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:

@@ -11,6 +11,8 @@ from django.utils import timezone
 
 from accounts.model_lists import ModelsMode, validate_model_names
 
+# Each page of the console reads them all.
+MAX_PROJECTS = 1_000
 MAX_END_USER_CHARS = 128
 MAX_RESPONSE_DAYS = 30
 
@@ -111,6 +113,12 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+    def clean(self) -> None:
+        """Raise `ValidationError` for a new project of an organization that has `MAX_PROJECTS`."""
+        others = Project.objects.filter(organization=self.organization_id)
+        if self._state.adding and others.count() >= MAX_PROJECTS:
+            raise ValidationError(f"An organization has at most {MAX_PROJECTS:,} projects.")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keep the time since which an inactive project is inactive."""

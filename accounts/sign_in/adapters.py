@@ -22,7 +22,7 @@ from django.shortcuts import redirect, render
 from accounts import access
 from accounts.audit.middleware import ip_of
 from accounts.encryption import Purpose, decrypt, encrypt
-from accounts.sign_in import providers
+from accounts.sign_in import providers, sessions
 from accounts.sign_in.fetching import Session
 from accounts.sign_in.models import IdentityProvider
 
@@ -38,7 +38,8 @@ _MAY_NOT_ENTER = "This account belongs to no organization, or is inactive."
 def provider_page(request: HttpRequest, provider: IdentityProvider) -> HttpResponse:
     """Return the page that leads to the provider.
 
-    It is no redirect: `form-action` of our policy also holds for redirects after a form.
+    It is no redirect: `form-action` of our policy also holds for redirects after a form. Behind a link,
+    it waits for a click: another site can open the link of an invitation, too.
     """
     context = {"provider": provider, "next": request.POST.get("next", "")}
     return render(request, "console/to_provider.html", context)
@@ -73,6 +74,12 @@ class AccountAdapter(DefaultAccountAdapter):
             clear_login(request)
             return provider_page(request, provider)
         return None
+
+    def post_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse:
+        """End the person's oldest sessions before django-allauth reads all of them."""
+        sessions.end_oldest(user)
+        response: HttpResponse = super().post_login(request, user, **login)
+        return response
 
 
 class MFAAdapter(DefaultMFAAdapter):

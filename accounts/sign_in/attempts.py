@@ -27,6 +27,10 @@ MAX_MAILS_PER_ADDRESS = 5
 MAX_MAILS_PER_IP = 20
 # Of one person, or of the keys of one organization: invitations tell which names are taken.
 MAX_INVITATIONS = 50
+# Of one person: new names of organizations tell which are taken, too.
+MAX_RENAMES = 10
+# Of one organization: this server asks the URL that its owner enters.
+MAX_ISSUERS = 10
 
 
 def wait_ms(name: str, ip: str) -> int:
@@ -56,6 +60,21 @@ def mail_wait_ms(address: str, ip: str) -> int:
 def invitation_wait_ms(inviter: str) -> int:
     """Count an invitation, before its name is looked up; return the time to wait. Raises `RedisError`."""
     return _wait_ms({_key("invitations of", inviter): MAX_INVITATIONS})
+
+
+def rename_wait_ms(person_id: int) -> int:
+    """Count a new name of an organization, before it is looked up; return the time to wait.
+
+    Raises `RedisError`.
+    """
+    return _wait_ms({_key("renames of", str(person_id)): MAX_RENAMES})
+
+
+def issuer_wait_ms(organization_id: int, ip: str) -> int:
+    """Count a request to an issuer that an owner enters; return the time to wait. Raises `RedisError`."""
+    return _wait_ms(
+        {_key("issuers of", str(organization_id)): MAX_ISSUERS, _key("issuers from", ip): MAX_PER_IP}
+    )
 
 
 def forget(name: str, ip: str) -> None:

@@ -73,8 +73,9 @@ class SignInForm(AuthenticationForm):
         if typed is None:
             return data
         assert self.request is not None, "the views pass it"
-        # Names differ by case, addresses do not: one count for both.
-        counted, ip = typed.casefold(), network_of(self.request)
+        # Databases find an address in any case, and PostgreSQL one with "i" by "ı". So they have one count,
+        # but not that of the person, which would tell that there is one.
+        counted, ip = typed.upper().casefold(), network_of(self.request)
         try:
             with unless_unavailable():
                 # Counted before the password is checked: parallel attempts can't exceed the limit.

@@ -1,7 +1,7 @@
 """Mail about accounts. Each template's first line is the subject."""
 
 import logging
-from smtplib import SMTPException
+from smtplib import SMTPException, SMTPRecipientsRefused
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +34,14 @@ def send(template: str, to: str, **context: Any) -> bool:
     try:
         EmailMessage(subject.strip(), f"{body.strip()}\n", to=[to]).send()
     except (SMTPException, OSError, ValueError) as error:  # the last one for an address that no mail can have
-        log.warning("the mail %r was not sent: %r", template, error)
+        log.warning("the mail %r was not sent: %s", template, kind_of(error))
         return False
     return True
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind and the code of an error; an answer of SMTP may quote what was sent."""
+    code = getattr(error, "smtp_code", None)
+    if isinstance(error, SMTPRecipientsRefused):
+        ((code, _),) = error.recipients.values()
+    return f"{type(error).__name__}{f' {code}' if code else ''}"

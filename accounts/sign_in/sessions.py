@@ -1,13 +1,15 @@
-"""Checks of many sign-ins at once, for pages that stay open for hours.
+"""Checks of many sign-ins at once, for pages that stay open for hours, and the end of old sessions.
 
 Updates of a page must end when its person signs out, is made inactive, gets another password or loses
 the permission. So the process that sends them checks all its pages regularly, in four queries together.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from allauth.usersessions.models import UserSession
 from django.contrib.auth import HASH_SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
@@ -16,6 +18,10 @@ from django.utils.crypto import constant_time_compare
 
 from accounts import access
 from accounts.models import Member
+
+# Of one person: each sign-in, and the page of the account, ask three queries for each session.
+MAX_SESSIONS = 50
+DELETED_AT_ONCE = 500
 
 
 class SignIn(NamedTuple):
@@ -71,3 +77,25 @@ def _people(ids: Collection[int]) -> dict[int, User]:
     for person in people.values():
         access.remember_roles(person, roles[person.pk])
     return people
+
+
+def end_oldest(person: Any) -> None:
+    """End the person's oldest sessions, so that there is room for one more."""
+    rows = UserSession.objects.filter(user=person).order_by("-pk").values_list("session_key", flat=True)
+    _delete(list(rows[MAX_SESSIONS - 1 : MAX_SESSIONS - 1 + DELETED_AT_ONCE]))
+
+
+def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
+    """Delete expired sessions, at most `DELETED_AT_ONCE`; an operation of `GroupCommit`.
+
+    Its result is whether there may be more of them.
+    """
+    expired = Session.objects.filter(expire_date__lte=now).order_by("expire_date")
+    keys = list(expired.values_list("session_key", flat=True)[:DELETED_AT_ONCE])
+    _delete(keys)
+    return [len(keys) == DELETED_AT_ONCE] * len(items)
+
+
+def _delete(keys: Sequence[str]) -> None:
+    Session.objects.filter(session_key__in=keys).delete()
+    UserSession.objects.filter(session_key__in=keys).delete()

@@ -109,9 +109,9 @@ class PagePolicyMiddleware(MiddlewareMixin):
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Widen the policy of the admin's pages, and narrow the console's and the
-        documentation's; django-csp's decorators set the
-        same attributes.
+        """Widen the policy of the admin's pages, and narrow that of the console and the documentation.
+
+        These attributes are those that django-csp's decorators set.
         """
         if not response.get("content-type", "").startswith("text/html"):
             return response

@@ -38,6 +38,7 @@ _UNAVAILABLE = {
 _NO_PROVIDER = (
     "The identity provider does not answer as it should. Try again, or ask your organization's owner."
 )
+_NOT_CHANGED_HERE = "Your address can't be changed here."
 
 
 def guarded(view: View) -> View:
@@ -68,6 +69,22 @@ def for_visitors(view: View) -> View:
         return limited or view(request, *args, **kwargs)
 
     return guarded(wrapper)
+
+
+def from_here(view: View) -> View:
+    """Return the view for visitors whom no other site sends.
+
+    That site could sign them in as somebody else, who would read what they enter. A browser without HTTPS, or
+    an old one, does not name the site.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            return redirect("account_login")
+        return view(request, *args, **kwargs)
+
+    return wrapper
 
 
 def from_provider(view: View) -> View:
@@ -146,7 +163,7 @@ def address_page(request: HttpRequest) -> HttpResponse:
     """Mail a link that confirms the person's address, or makes another one theirs."""
     person: Any = request.user
     if not settings.SENDS_EMAIL or providers.required_for(person) is not None:
-        messages.error(request, "Your address can't be changed here.")
+        messages.error(request, _NOT_CHANGED_HERE)
         return redirect("console:account")
     raise_if_reauthentication_required(request, app="accounts")
     form = AddressForm(request)
@@ -182,6 +199,9 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
         or email_addresses.is_taken(content["to"], except_of=person)
     ):
         return render(request, "console/choose_password.html", {"validlink": False}, status=404)
+    if providers.required_for(person) is not None:  # perhaps since the mail was sent
+        messages.error(request, _NOT_CHANGED_HERE)
+        return redirect("console:account")
     if request.method != "POST":
         return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
     email_addresses.confirm(person, content["to"])

@@ -17,6 +17,7 @@ from chatapi.console.account_pages import (
     account_page,
     after_signing_in_again,
     for_visitors,
+    from_here,
     from_provider,
     guarded,
     with_own_address,
@@ -38,7 +39,7 @@ urlpatterns = [
     path("sign-in/passkey", for_visitors(passkeys.login_webauthn), name="mfa_login_webauthn"),
     path(
         "sign-in/provider/<str:provider_id>/",
-        from_provider(openid_connect.login),
+        from_here(from_provider(openid_connect.login)),
         name="openid_connect_login",
     ),
     path(

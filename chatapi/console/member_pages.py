@@ -200,9 +200,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 @require_POST
 @page("accounts.delete_member")
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Remove a member, who sees nothing of the organization any more; the name of one who never came is free
-    again.
-    """
+    """Remove a member. If they never accepted their invitation, their name is free again."""
     member = _changeable(console, member_id)
     try:
         if memberships.is_invited(member.user):

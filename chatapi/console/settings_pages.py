@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 from accounts import access
 from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectModelsForm
@@ -20,7 +21,7 @@ from chatapi.wire.dialects import DIALECTS
 _CHANGE_ORGANIZATION = "accounts.change_organization"
 
 
-class OrganizationForm(ConstrainedForm):
+class OrganizationForm(NamedOrganizationForm):
     """The organization's name, time zone and default dialect."""
 
     default_dialect = forms.ChoiceField(
@@ -77,6 +78,8 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     # A row of its own: a wrong name must not be shown in the frame.
     row = Organization.objects.get(pk=console.organization.pk) if may_change else console.organization
     form = OrganizationForm(request.POST or None, instance=row) if may_change else None
+    if form is not None:
+        form.person = console.person
     if form is not None and form.is_valid():
         row.save(update_fields=OrganizationForm.Meta.fields)  # an operator may change others meanwhile
         messages.success(request, "The settings are saved.")
@@ -88,7 +91,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
         "may_change_projects": console.may("accounts.change_project"),
         "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
     }
-    return render(request, console, "settings.html", context, 400 if form and form.errors else 200)
+    return render(request, console, "settings.html", context, form.status if form and form.errors else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

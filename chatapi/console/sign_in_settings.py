@@ -68,7 +68,8 @@ class ProviderForm(ConstrainedForm):
         self.request, self.is_new = request, row._state.adding
         self.before = (row.issuer, row.client_id)
         self.fields["secret"].required = self.is_new
-        self.fields["secret"].help_text = "" if self.is_new else "Empty: the one that was entered before."
+        if not self.is_new:
+            self.fields["secret"].help_text = "Empty: the one of this issuer that was entered before."
 
     def clean_group_roles(self) -> dict[str, str]:
         found = {}
@@ -87,7 +88,7 @@ class ProviderForm(ConstrainedForm):
             return issuer
         try:
             with unless_unavailable():
-                refuse_for(attempts.wait_ms(f"provider of {self.instance.pk}", network_of(self.request)))
+                refuse_for(attempts.issuer_wait_ms(self.instance.pk, network_of(self.request)))
         except TooMany as refusal:
             self.status = refusal.status
             raise
@@ -98,8 +99,14 @@ class ProviderForm(ConstrainedForm):
         return issuer
 
     def clean(self) -> dict[str, Any]:
-        """Let nobody lock an organization out by a provider at which nobody has signed in."""
+        """Let nobody lock an organization out by a provider at which nobody has signed in.
+
+        Another issuer needs its own secret: else the stored one would go to any server that an owner names.
+        """
         data: dict[str, Any] = super().clean() or {}
+        is_other = not self.is_new and data.get("issuer", self.before[0]) != self.before[0]
+        if is_other and not data.get("secret"):
+            self.add_error("secret", "Enter the secret of the other issuer.")
         if data.get("is_required") and (self.changes_client or self.instance.used_at is None):
             self.add_error("is_required", "First sign in through the provider, to see that it works.")
         return data

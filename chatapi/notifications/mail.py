@@ -9,6 +9,7 @@ from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
 from accounts.models import Organization
+from accounts.sign_in.mail import kind_of
 from chatapi.notifications.queue import Attempt
 from usage.models import Event
 from usage.notifications import texts
@@ -22,16 +23,8 @@ def send(event: Event, person: User) -> Attempt:
         with get_connection() as connection:
             connection.send_messages([message(event, person)])
     except (OSError, smtplib.SMTPException, ValueError) as exception:
-        error = f"the mail server: {_kind_of(exception)}"
+        error = f"the mail server: {kind_of(exception)}"
     return Attempt(round((time.monotonic() - began) * 1_000), error=error)
-
-
-def _kind_of(error: Exception) -> str:
-    """Return the kind and the code of an error; an answer of SMTP may quote what was sent."""
-    code = getattr(error, "smtp_code", None)
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        ((code, _),) = error.recipients.values()
-    return f"{type(error).__name__}{f' {code}' if code else ''}"
 
 
 def message(event: Event, person: User) -> EmailMessage:

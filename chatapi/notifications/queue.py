@@ -26,6 +26,8 @@ LEASE = timedelta(minutes=2)
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=5), timedelta(hours=8)
 GIVE_UP_AFTER = timedelta(days=3)
 KEEP_LOG, KEEP_EVENTS = timedelta(days=30), timedelta(days=400)
+# Of one delivery: a page shows all of them, and each replay adds some.
+MAX_LOG = 50
 DELETED_AT_ONCE = 500
 
 
@@ -74,8 +76,9 @@ def take(now: datetime, most: int) -> list[Delivery]:
 
 
 def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.State:
-    """Write the attempt of a leased delivery, which began `now`, into its log, and return the state that
-    follows. Nothing is written if its endpoint or person was removed meanwhile.
+    """Write the attempt of a leased delivery, which began `now`, into its log, which keeps the newest
+    `MAX_LOG`, and return the state that follows. Nothing is written if its endpoint or person was removed
+    meanwhile.
     """
     is_over = now >= delivery.begun_at + GIVE_UP_AFTER
     state = Delivery.State.FAILED if is_over else Delivery.State.DUE
@@ -93,6 +96,9 @@ def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.Stat
             answer=attempt.answer[:MAX_ANSWER_CHARS],
             error=attempt.error[:MAX_ERROR_CHARS],
         )
+        newest_first = DeliveryAttempt.objects.filter(delivery=delivery).order_by("-pk")
+        beyond = newest_first.values("pk")[MAX_LOG : MAX_LOG + DELETED_AT_ONCE]
+        DeliveryAttempt.objects.filter(pk__in=beyond).delete()
         # If another process has taken it over since, or a person has replayed it, that one decides.
         own = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
         if state == Delivery.State.DUE:

@@ -16,6 +16,7 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import access
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from accounts.sign_in import attempts
 from tests.admin_pages import client_of, page
 from tests.cast import Person, join, run
 from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry
@@ -332,6 +333,7 @@ def test_an_organization_that_is_renamed_stays_as_inactive_as_it_became(
         Organization.objects.filter(pk=acme.pk).update(is_active=False)
 
     monkeypatch.setattr(BaseModelForm, "clean", deactivate)
+    monkeypatch.setattr(attempts, "rename_wait_ms", lambda _: 0)
     sent = {"name": "Acme Inc", "time_zone": "UTC"}
     sent |= {f"{name}-{of}_FORMS": "0" for name in ("projects", "members") for of in ("TOTAL", "INITIAL")}
     assert client_of(alice.user).post(page(acme), sent).status_code == 302

@@ -120,6 +120,15 @@ def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pyt
     assert [sign_in(f"name-{number}").status_code for number in range(4)] == [200, 200, 200, 429]
 
 
+def test_spellings_that_a_database_takes_for_one_have_one_limit(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MAX_PER_NAME", 3)
+    names = ("i@acme.example", "I@acme.example", "\u0131@acme.example", "i@acme.example")
+    statuses = [sign_in(name, address=f"192.0.2.{number}").status_code for number, name in enumerate(names)]
+    assert statuses == [200, 200, 200, 429]
+
+
 def test_without_redis_nobody_signs_in_and_sessions_go_on(alice: Person, settings: Settings) -> None:
     with_password(alice.user)
     inside = Client()

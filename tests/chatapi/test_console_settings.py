@@ -3,15 +3,19 @@
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.models import APIKey, Organization, Project, Role
+from accounts.models import APIKey, Organization, Project, Role, organizations
+from accounts.sign_in import attempts
 from chatapi.console.settings_pages import OrganizationForm, ProjectSettingsForm
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
+
+pytestmark = pytest.mark.usefixtures("counting")
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +29,11 @@ def served(small: ServedModel) -> None:
 
 
 SENT: dict[str, Any] = {"name": "renamed", "stores_responses_days": "7", "stores_metadata": "on"}
+
+
+NO_INLINES = {
+    f"{name}-{part}": "0" for name in ("projects", "members") for part in ("TOTAL_FORMS", "INITIAL_FORMS")
+}
 
 
 def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
@@ -87,6 +96,19 @@ def test_wrong_settings_change_nothing(alice: Person, wrong: dict[str, str]) -> 
     assert Project.objects.get(pk=alice.project.pk).name == alice.project.name
 
 
+def test_an_organization_has_a_bounded_number_of_projects(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = as_role(alice, Role.ADMIN)
+    monkeypatch.setattr(organizations, "MAX_PROJECTS", 1)
+    refused = client.post(url(alice, "projects/new"), {"name": "other"})
+    assert "An organization has at most 1 projects." in text(refused)
+    with pytest.raises(CommandError, match="at most 1 projects"):
+        call_command("createkey", "--organization", "Acme", "--project", "other")
+    assert Project.objects.get() == alice.project
+    assert client.post(url(alice, f"settings/projects/{alice.project.pk}"), SENT).status_code == 302
+
+
 def test_owners_change_their_organizations_settings_and_the_log_says_so(alice: Person) -> None:
     page = url(alice, "settings")
     sent = {"name": "Acme Inc", "time_zone": "Europe/Berlin", "default_dialect": "llama"}
@@ -104,12 +126,26 @@ def test_owners_change_their_organizations_settings_and_the_log_says_so(alice: P
     assert changes["default_dialect"] == ["", "llama"]
 
 
+@pytest.mark.parametrize("form", ["console", "admin"])
+def test_an_owner_tries_few_names_and_none_that_differs_by_case_only(
+    alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(attempts, "MAX_RENAMES", 2)
+    client, pk = as_role(alice, Role.OWNER), alice.project.organization_id
+    page = url(alice, "settings") if form == "console" else f"/admin/accounts/organization/{pk}/change/"
+    sent = NO_INLINES | {"time_zone": "UTC"}
+    assert "This name is taken." in client.post(page, sent | {"name": "UMBRELLA"}).content.decode()
+    assert client.post(page, sent | {"name": "ACME"}).status_code == 302
+    refused = client.post(page, sent | {"name": "other"})
+    assert "Too many attempts. Try again in 10 min." in refused.content.decode()
+    assert refused.status_code == (429 if form == "console" else 200)
+    assert client.post(page, sent | {"name": "ACME"}).status_code == 302
+    assert Organization.objects.get(pk=pk).name == "ACME"
+
+
 def test_an_owner_does_not_deactivate_the_organization_in_the_admin(alice: Person) -> None:
     client, pk = as_role(alice, Role.OWNER), alice.project.organization_id
-    inlines = {
-        f"{name}-{part}": "0" for name in ("projects", "members") for part in ("TOTAL_FORMS", "INITIAL_FORMS")
-    }
-    sent = inlines | {"name": "Acme Inc", "time_zone": "UTC"}
+    sent = NO_INLINES | {"name": "Acme Inc", "time_zone": "UTC"}
     assert client.post(f"/admin/accounts/organization/{pk}/change/", sent).status_code == 302
     row = Organization.objects.get(pk=pk)
     assert (row.name, row.is_active) == ("Acme Inc", True)

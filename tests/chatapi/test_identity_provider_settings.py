@@ -21,6 +21,7 @@ from accounts.sign_in.models import EmailDomain, IdentityProvider
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.identity_provider import SECRET, Provider, offer
+from tests.chatapi.signing_in import sign_in
 
 TRICKLING_S = 10
 pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
@@ -75,6 +76,20 @@ def test_a_provider_that_can_not_work_is_not_saved(
     assert answer.status_code == 400
     assert words in answer.content.decode()
     assert not IdentityProvider.objects.exists()
+
+
+def test_the_secret_of_a_provider_goes_to_no_other_one(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    offer(acme, provider, "acme.example")
+    IdentityProvider.objects.update(issuer="https://before.example")
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {"issuer": provider.issuer, "client_id": "chatapi"}
+    refused = client.post(path, sent)
+    assert refused.status_code == 400
+    assert "Enter the secret of the other issuer." in refused.content.decode()
+    assert client.post(path, sent | {"secret": "another"}).status_code == 302
+    assert IdentityProvider.objects.get().secret == "another"
 
 
 def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
@@ -207,6 +222,15 @@ def test_an_owner_tries_few_urls(provider: Provider, acme: Organization, alice: 
     client, sent = client_of(alice.user), {"client_id": "chatapi", "secret": SECRET}
     statuses = [
         client.post(settings_of(acme), sent | {"issuer": "https://localhost:1"}).status_code
-        for _ in range(attempts.MAX_PER_NAME_AND_IP + 1)
+        for _ in range(attempts.MAX_ISSUERS + 1)
     ]
-    assert statuses == [400] * attempts.MAX_PER_NAME_AND_IP + [429]
+    assert statuses == [400] * attempts.MAX_ISSUERS + [429]
+
+
+def test_a_stranger_who_signs_in_keeps_no_owner_from_entering_a_provider(
+    provider: Provider, acme: Organization, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MAX_PER_NAME", 1)
+    sign_in(Client(REMOTE_ADDR="192.0.2.1"), f"provider of {acme.pk}")
+    sent = {"issuer": provider.issuer, "client_id": "chatapi", "secret": SECRET}
+    assert client_of(alice.user).post(settings_of(acme), sent).status_code == 302

@@ -203,6 +203,15 @@ def test_a_stolen_answer_opens_nothing_in_another_browser(provider: Provider, ac
     assert not User.objects.exists()
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])
+def test_no_other_site_begins_a_sign_in(provider: Provider, acme: Organization, site: str) -> None:
+    row = offer(acme, provider, "acme.example")
+    answer = Client(headers={"sec-fetch-site": site}).get(path_of(row))
+    leads_to_provider = answer.headers["location"].startswith(provider.issuer)
+    assert leads_to_provider == (site in ("same-origin", "none"))
+    assert leads_to_provider or answer.headers["location"] == SIGN_IN
+
+
 def test_where_sign_up_is_closed_nobody_new_comes(
     provider: Provider, acme: Organization, settings: Settings
 ) -> None:
@@ -297,12 +306,11 @@ def test_an_older_link_to_sign_up_leads_to_the_provider(
 ) -> None:
     settings.SIGN_UP = "open"
     token = email_addresses.sign(sign_up.PURPOSE, {"email": "new@acme.example"})
-    client = Client()
-    answer = client.post(
-        reverse("console:confirm_sign_up", args=[token]),
-        {"name": "Shadow", "password": "correct horse battery"},
-    )
-    assert "requires that you sign in there" in answer.content.decode()
+    client, path = Client(), reverse("console:confirm_sign_up", args=[token])
+    answers = (client.get(path), client.post(path, {"name": "Shadow", "password": "correct horse battery"}))
+    for answer, leads_on in zip(answers, (False, True), strict=True):
+        assert "requires that you sign in there" in answer.content.decode()
+        assert ('http-equiv="refresh"' in answer.content.decode()) == leads_on
     assert who(client) == ""
     assert not User.objects.filter(username="new@acme.example").exists()
 

@@ -1,19 +1,25 @@
 """Forgotten passwords, and changes of one's own address and password: by mail, or without any."""
 
+import asyncio
 import re
 from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.mail import EmailMessage
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
-from accounts.sign_in import attempts
+from accounts.sign_in import attempts, sessions
+from accounts.sign_in.models import EmailDomain, IdentityProvider
+from chatapi.worker.reaper import housekeeping
 from tests.admin_pages import client_of
 from tests.cast import Person, join
 from tests.chatapi.management import HERE, said
@@ -27,6 +33,8 @@ from tests.chatapi.signing_in import (
     who,
     with_password,
 )
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 
 FORGOTTEN = "/console/password/forgotten"
 pytestmark = pytest.mark.usefixtures("db", "counting")
@@ -266,6 +274,22 @@ def test_nobody_confirms_an_address_for_a_strangers_account(
 
 
 @pytest.mark.usefixtures("mailing")
+def test_a_link_leads_nobody_around_the_provider_that_is_required_since(
+    mailoutbox: list[EmailMessage], alice: Person, acme: Organization
+) -> None:
+    client = Client()
+    sign_in(client, confirmed(alice, "alice@acme.example").username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "alice@home.example"})
+    EmailDomain.objects.create(organization=acme, domain="acme.example", approved_at=timezone.now())
+    IdentityProvider.objects.create(organization=acme, issuer="https://localhost", is_required=True)
+    shown = client.post(link_in(mailoutbox[0]), follow=True).content.decode()
+    assert "Your address can&#x27;t be changed here." in shown
+    alice.user.refresh_from_db()
+    assert alice.user.email == "alice@acme.example"
+
+
+@pytest.mark.usefixtures("mailing")
 @pytest.mark.parametrize("path", ["codes-app", "passkeys/new"])
 def test_a_second_factor_needs_a_confirmed_address(alice: Person, path: str) -> None:
     client = Client()
@@ -315,3 +339,33 @@ def test_other_sessions_are_listed_and_ended(alice: Person) -> None:
     here.post("/console/account/sessions/end")
     assert elsewhere.get("/console/account").status_code == 302
     assert here.get("/console/account").status_code == 200
+
+
+def test_a_new_session_ends_the_oldest_beyond_the_most(
+    alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 2)
+    for person in (alice, bob):
+        with_password(person.user)
+    clients = [Client() for _ in range(4)]
+    for client, name in zip(clients, ("bob", "alice", "alice", "alice"), strict=True):
+        sign_in(client, name)
+    assert [who(client) for client in clients] == ["bob", "", "alice", "alice"]
+    assert UserSession.objects.count() == Session.objects.count() == 3
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_the_housekeeping_deletes_expired_sessions(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget_old() -> None:
+        commits = GroupCommit()
+        await housekeeping._forget_old(commits)
+        await commits.close()
+
+    monkeypatch.setattr(sessions, "DELETED_AT_ONCE", 1)
+    with_password(alice.user)
+    for client in (here := Client(), Client(), Client()):
+        sign_in(client, "alice")
+    Session.objects.exclude(pk=here.session.session_key).update(expire_date=database_now())
+    asyncio.run(forget_old())
+    assert who(here) == "alice"
+    assert UserSession.objects.count() == Session.objects.count() == 1

@@ -1,6 +1,6 @@
 """Signing up: the people that may, the mails, what a stranger learns, and a new organization's limits."""
 
-from smtplib import SMTPException
+from smtplib import SMTPDataError
 from typing import Any
 from unittest.mock import Mock
 
@@ -101,12 +101,15 @@ def test_an_address_to_which_no_mail_can_be_written_gets_none(path: str, address
 
 @pytest.mark.parametrize("path", [PATH, "/console/password/forgotten"])
 def test_a_mail_that_the_server_does_not_take_is_not_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, path: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    monkeypatch.setattr(EmailMessage, "send", Mock(side_effect=SMTPException))
+    refusal = SMTPDataError(554, b"5.7.1 the link http://testserver/console/x is not welcome")
+    monkeypatch.setattr(EmailMessage, "send", Mock(side_effect=refusal))
     answer = Client().post(path, {"email": "ada@globex.example"}).content.decode()
     assert "The mail to ada@globex.example could not be sent." in answer
     assert "on its way" not in answer
+    assert "was not sent: SMTPDataError 554" in caplog.text
+    assert "testserver" not in caplog.text, "the answer may quote the link"
 
 
 @pytest.mark.parametrize("mode", ["closed", "invitation"])

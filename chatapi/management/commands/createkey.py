@@ -79,8 +79,12 @@ class Command(BaseCommand):
             raise CommandError("--manages-as: a test key can't manage an organization; leave --test out.")
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
+            try:
+                project = keys.get_or_create_project(options["organization"], options["project"])
+            except ValidationError as error:
+                raise CommandError(" ".join(error.messages)) from error
             row = APIKey(
-                project=keys.get_or_create_project(options["organization"], options["project"]),
+                project=project,
                 name=options["name"],
                 is_test=options["test"],
                 is_admin=options["admin"] or bool(options["manages_as"]),

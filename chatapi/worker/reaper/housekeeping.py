@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
+from accounts.sign_in import sessions
 from chatapi import response_store
 from chatapi.concurrency import repeat
 from usage.books import idempotency
@@ -84,6 +85,8 @@ async def _issue_statements(commits: GroupCommit) -> None:
 
 async def _forget_old(commits: GroupCommit) -> None:
     while await commits.write(idempotency.delete_expired, None):
+        pass
+    while await commits.write(sessions.delete_expired, None):
         pass
     await commits.write(refused_requests.forget_old, None)
 

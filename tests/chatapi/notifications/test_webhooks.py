@@ -140,6 +140,24 @@ def test_after_three_days_a_delivery_has_failed_and_can_be_replayed(
     assert Delivery.objects.get().state == DELIVERED
 
 
+def test_a_delivery_that_is_replayed_keeps_its_newest_attempts(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MAX_LOG", 2)
+    endpoint_of(alice, receiver.url)
+    for kind in (EventKind.SPEND, EventKind.MODEL):
+        write_event(alice, now, kind)
+    assert deliver(now) == 2
+    replayed = Delivery.objects.earliest("pk")
+    times = [now + timedelta(minutes=number) for number in (1, 2, 3)]
+    for at in times:
+        queue.replay(at, replayed)
+        assert deliver(at) == 1
+    logged = DeliveryAttempt.objects.order_by("pk")
+    assert [attempt.at for attempt in logged.filter(delivery=replayed)] == times[1:]
+    assert logged.exclude(delivery=replayed).count() == 1
+
+
 def test_a_delivery_is_leased_and_sent_again_with_its_id_after_a_crash(
     alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
 ) -> None:

@@ -1,0 +1,36 @@
+"""The form of an existing organization, in the admin and in the console."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from accounts import access
+from accounts.models import Organization
+from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.sign_in import attempts
+from accounts.sign_in.form import TooMany, refuse_for, unless_unavailable
+
+
+class NamedOrganizationForm(ConstrainedForm):
+    """An organization, whose new name must differ from all others by more than case."""
+
+    person: Any = None
+    """Who changes it, set by the page."""
+    status = 400
+    """The HTTP status of a page with errors."""
+
+    def clean_name(self) -> str:
+        """Raise `ValidationError` for a name that is taken; names could be tried out, so that is counted."""
+        name: str = self.cleaned_data["name"]
+        if name == self.instance.name:
+            return name
+        try:
+            if not access.is_operator(self.person):
+                with unless_unavailable():
+                    refuse_for(attempts.rename_wait_ms(self.person.pk))
+        except TooMany as refusal:
+            self.status = refusal.status
+            raise
+        if Organization.objects.filter(name__iexact=name).exclude(pk=self.instance.pk).exists():
+            raise ValidationError("This name is taken.")
+        return name
