@@ -104,8 +104,10 @@ _CONTEXT_LENGTH = re.compile(
     re.I | re.X,
 )
 _UNKNOWN_MODEL = re.compile(
-    r"""\bmodel\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model
-      | model_not_found""",
+    r"""\bmodels?\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model
+      | model_not_(?:found|available) | model_decommissioned | DeploymentNotFound
+      | not_found_error\ .*\bmodel:  # Anthropic
+      | not\ a\ valid\ model | no\ endpoints\ found\ for\b  # OpenRouter""",
     re.I | re.X,
 )
 # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400. It is our account that they speak of.
