@@ -89,10 +89,14 @@ _STATUS_BY_TYPE = {
     "invalid_request_error": 400,
     "not_found_error": 404,
     "notfounderror": 404,
+    "overloaded": 503,
     "overloaded_error": 503,
     "permission_error": 403,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
+    "template_error": 422,
+    "tool_error": 422,
+    "validation": 422,
 }
 # With these an upstream speaks of the request, so the client may read its words.
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
@@ -140,31 +144,36 @@ class Complaint(msgspec.Struct, frozen=True):
 def complaint_in(document: object) -> Complaint | None:
     """The complaint in a decoded JSON document, or None where it is not an error envelope.
 
-    Knows `{"error": {...}}`, `{"error": "..."}`, and the flat `{"message": ..., "type": ...}` of vLLM and the
-    llama dialect.
+    Knows `{"error": {...}}` and a list of it (Gemini), `{"error": "..."}`, also with an `error_type` (TGI),
+    and the flat `{"message": ..., "type": ...}` of vLLM and the llama dialect, whose message may be FastAPI's
+    refusal (Mistral).
     """
+    if isinstance(document, list) and document:
+        document = document[0]
     if not isinstance(document, dict):
         return None
     # Without `error` the document itself may be the error.
     error = document.get("error", document)
     if isinstance(error, str):
-        return Complaint(error[:_MAX_READ_CHARACTERS])
-    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        error = {"message": error, "type": document.get("error_type")}
+    if not isinstance(error, dict):
         return None
-    return _complaint(error)
+    message = error.get("message")
+    if isinstance(message, dict):
+        message = _detail_in(message)
+    return _complaint(error, message) if isinstance(message, str) else None
 
 
 def failure_of_complaint(complaint: Complaint | None) -> Failed:
     """Return the failure for an error object inside a stream or under status 200."""
     if complaint is None:
         return UPSTREAM_FAILED
-    # vLLM and llama-server put the HTTP status here.
-    if isinstance(complaint.code, int) and 400 <= complaint.code <= 599:
-        status = complaint.code
+    code = str(complaint.code).lower()
+    # vLLM and llama-server put the HTTP status here, LiteLLM as text.
+    if re.fullmatch("[45][0-9]{2}", code):
+        status = int(code)
     else:
-        status = _STATUS_BY_TYPE.get(str(complaint.code).lower()) or _STATUS_BY_TYPE.get(
-            complaint.type.lower(), 500
-        )
+        status = _STATUS_BY_TYPE.get(code) or _STATUS_BY_TYPE.get(complaint.type.lower(), 500)
     return _classify(status, complaint)
 
 
@@ -172,8 +181,8 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
     """Return the failure for an answer that is no 200; of the upstream's headers, only the wait counts."""
     document = _decoded(body)
     complaint = complaint_in(document)
-    if complaint is None and status in (400, 422):
-        complaint = _detail_in(document)
+    if complaint is None and status in (400, 422) and (detail := _detail_in(document)):
+        complaint = Complaint(detail[:_MAX_READ_CHARACTERS])
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
         return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(headers or {}))
@@ -233,24 +242,24 @@ def _refused(complaint: Complaint, *, code: str | None) -> Failed:
     )
 
 
-def _complaint(error: dict[str, Any]) -> Complaint:
+def _complaint(error: dict[str, Any], message: str) -> Complaint:
     kind, code, param = error.get("type"), error.get("code"), error.get("param")
     if code is None and isinstance(details := error.get("details"), dict):
         code = details.get("error_code")  # Anthropic's
     return Complaint(
-        error["message"][:_MAX_READ_CHARACTERS],
+        message[:_MAX_READ_CHARACTERS],
         kind if isinstance(kind, str) else "",
         code if isinstance(code, str | int) else None,
         param if isinstance(param, str) else None,
     )
 
 
-def _detail_in(document: object) -> Complaint | None:
+def _detail_in(document: object) -> str | None:
     """Return FastAPI's refusal of a request: `{"detail": "..."}`, or a list of mistakes with `msg`."""
     detail = document.get("detail") if isinstance(document, dict) else None
     if isinstance(detail, list):
         detail = "; ".join([str(each["msg"]) for each in detail if isinstance(each, dict) and "msg" in each])
-    return Complaint(detail[:_MAX_READ_CHARACTERS]) if isinstance(detail, str) and detail else None
+    return detail if isinstance(detail, str) and detail else None
 
 
 def _decoded(body: bytes) -> object:

@@ -62,6 +62,15 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (404, envelope("models/m is not found for API version v1"), 502, "upstream_model_not_found"),
         (404, envelope("No endpoints found that support tool use", code=404), 400, None),
         (404, b'{"detail":"Not Found"}', 502, "upstream_invalid_response"),
+        (400, b'[{"error":{"code":400,"message":"bad","status":"INVALID_ARGUMENT"}}]', 400, None),
+        (
+            400,
+            b'[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT"}}]',
+            502,
+            "upstream_authentication",
+        ),
+        (422, b'{"object":"error","message":{"detail":[{"msg":"Field required"}]}}', 400, None),
+        (422, b'{"object":"error","message":{"detail":[]}}', 502, "upstream_invalid_response"),
         (400, b'{"detail":"bad temperature"}', 400, None),
         (422, b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"}]}', 400, None),
         (422, b'{"detail":[{"loc":[]},"bad"]}', 502, "upstream_invalid_response"),
@@ -105,6 +114,35 @@ def test_a_request_fault_keeps_message_and_param() -> None:
 def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
     listed = b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"},{"msg":"Field required"}]}'
     assert failure_of_status(422, listed).message == "Input should be 1; Field required"
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "code"),
+    [
+        # TGI
+        ({"error": "`n` must be 1", "error_type": "validation"}, 400, None),
+        ({"error": "Template error: no user", "error_type": "template_error"}, 400, None),
+        ({"error": "Tool error: no tool", "error_type": "tool_error"}, 400, None),
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, 503, "upstream_unavailable"),
+        ({"error": "CUDA error", "error_type": "generation"}, 502, "upstream_error"),
+        # LiteLLM
+        ({"error": {"message": "full", "type": "None", "code": "429"}}, 429, "upstream_rate_limited"),
+        ({"error": {"message": "bad", "type": None, "code": "400"}}, 400, "400"),
+        (
+            {"error": {"message": "bad", "type": "rate_limit_error", "code": "4xx"}},
+            429,
+            "upstream_rate_limited",
+        ),
+        # Gemini
+        ([{"error": {"code": 400, "message": "bad", "status": "INVALID_ARGUMENT"}}], 400, None),
+        ([], 502, "upstream_error"),
+    ],
+)
+def test_an_error_in_a_stream_has_its_status_in_code_or_type(
+    document: object, status: int, code: str | None
+) -> None:
+    failure = failure_of_complaint(complaint_in(document))
+    assert (failure.status, failure.code) == (status, code)
 
 
 def test_a_servers_own_words_are_not_passed_on() -> None:
