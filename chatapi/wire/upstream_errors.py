@@ -45,6 +45,11 @@ UNREACHABLE = Failed("The upstream could not be reached.", code="upstream_unreac
 QUOTA_EXHAUSTED = Failed(
     "The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503
 )
+QUOTA_TOO_SMALL = Failed(
+    "The request needs more tokens than the upstream's rate limit for this server ever allows.",
+    code="upstream_quota_too_small",
+    status=503,
+)
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
 # For the client of the stopped request; a chatapi that is another one's upstream passes it on. SDKs do not
 # repeat a request by themselves after this status.
@@ -120,6 +125,8 @@ _QUOTA = re.compile(
       | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
     re.I | re.X,
 )
+# OpenAI's words, with 429, and Groq's, with 413, for a request that is larger than the whole rate limit.
+_QUOTA_TOO_SMALL = re.compile(r"request too large .*\bper (?:min|day)", re.I)
 # A message about our key, with any status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
@@ -206,14 +213,17 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
-    # Before the words: proxies answer it with a page of their own.
+    text = "" if complaint is None else f"{complaint.type} {complaint.code} {complaint.message}"
+    # No waiting helps here, but another account may allow more.
+    if _QUOTA_TOO_SMALL.search(text):
+        return QUOTA_TOO_SMALL
+    # Before the other words: proxies answer it with a page of their own.
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
         # From another chatapi, where an operator stopped it: it must not be tried elsewhere.
         if complaint.code == STOPPED.code:
             return STOPPED
-        text = f"{complaint.type} {complaint.code} {complaint.message}"
         # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
