@@ -59,6 +59,12 @@ STOPPED = Failed(
     code="stopped_by_operator",
     status=403,
 )
+CONTENT_REFUSED = Failed(
+    "The upstream refused the request because of its content.",
+    "invalid_request_error",
+    code="content_filter",
+    status=400,
+)
 RATE_LIMITED = Failed(
     "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
 )
@@ -119,14 +125,24 @@ _UNKNOWN_MODEL = re.compile(
       | not\ a\ valid\ model | no\ endpoints\ found\ for\b  # OpenRouter""",
     re.I | re.X,
 )
-# OpenAI's codes, with 429 or 400, and Anthropic's words, with 400. It is our account that they speak of.
-_QUOTA = re.compile(
-    r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
-      | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
-    re.I | re.X,
+# What an upstream says with these words is clear, whatever its status.
+_BY_WORDS = (
+    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. No waiting helps, and
+    # no other request: it must not look like a rate limit or the request's fault.
+    (
+        re.compile(
+            r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
+              | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
+            re.I | re.X,
+        ),
+        QUOTA_EXHAUSTED,
+    ),
+    # OpenAI's words, with 429, and Groq's, with 413, for a request that is larger than the whole rate limit.
+    # No waiting helps, but another account may allow more.
+    (re.compile(r"request too large .*\bper (?:min|day)", re.I), QUOTA_TOO_SMALL),
+    # xAI's words, with 403; its message also names our account and key.
+    (re.compile(r"\bcontent violates usage guidelines", re.I), CONTENT_REFUSED),
 )
-# OpenAI's words, with 429, and Groq's, with 413, for a request that is larger than the whole rate limit.
-_QUOTA_TOO_SMALL = re.compile(r"request too large .*\bper (?:min|day)", re.I)
 # A message about our key, with any status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
@@ -214,9 +230,9 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
     text = "" if complaint is None else f"{complaint.type} {complaint.code} {complaint.message}"
-    # No waiting helps here, but another account may allow more.
-    if _QUOTA_TOO_SMALL.search(text):
-        return QUOTA_TOO_SMALL
+    for words, failure in _BY_WORDS:
+        if words.search(text):
+            return failure
     # Before the other words: proxies answer it with a page of their own.
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
@@ -227,9 +243,6 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
         # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
-        # No waiting helps, and no other request: it must not look like a rate limit or the request's fault.
-        if _QUOTA.search(text):
-            return QUOTA_EXHAUSTED
         if status in _REQUEST_FAULTS:
             return _request_fault(complaint, text)
     return _BY_STATUS.get(status, UPSTREAM_FAILED if status >= 500 else INVALID_RESPONSE)

@@ -158,6 +158,13 @@ def test_an_error_in_a_stream_has_its_status_in_code_or_type(
     assert (failure.status, failure.code) == (status, code)
 
 
+def test_refused_content_is_the_requests_fault_and_names_no_key_of_ours() -> None:
+    words = "Content violates usage guidelines. Team: t1, API key ID: k1, Failed check: SAFETY_CHECK_TYPE_BIO"
+    failure = failure_of_status(403, json.dumps({"code": "No permission", "error": words}).encode())
+    assert (failure.status, failure.type, failure.code) == (400, "invalid_request_error", "content_filter")
+    assert failure.message == "The upstream refused the request because of its content."
+
+
 def test_a_servers_own_words_are_not_passed_on() -> None:
     assert (
         failure_of_status(500, envelope("Traceback: /opt/vllm/engine.py")).message == "The upstream failed."
