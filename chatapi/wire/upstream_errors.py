@@ -112,10 +112,12 @@ _STATUS_BY_TYPE = {
 # With these an upstream speaks of the request, so the client may read its words.
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
 
-# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama and Anthropic.
+# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama, Anthropic, xAI,
+# Gemini and TGI.
 _CONTEXT_LENGTH = re.compile(
     r"""context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context
-      | prompt\ is\ too\ long""",
+      | prompt\ is\ too\ long | maximum\ (?:model|prompt)\ length
+      | input\ token\ count\b.*\bexceeds | `inputs`\ tokens\b.*\bmust\ be\ <=""",
     re.I | re.X,
 )
 _UNKNOWN_MODEL = re.compile(
@@ -127,8 +129,8 @@ _UNKNOWN_MODEL = re.compile(
 )
 # What an upstream says with these words is clear, whatever its status.
 _BY_WORDS = (
-    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. No waiting helps, and
-    # no other request: it must not look like a rate limit or the request's fault.
+    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. No waiting helps,
+    # and no other request: it must not look like a rate limit or the request's fault.
     (
         re.compile(
             r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)

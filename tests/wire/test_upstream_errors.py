@@ -91,6 +91,20 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (400, envelope("This model's maximum context length is 4096 tokens"), 400, "context_length_exceeded"),
         (
             400,
+            envelope("The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+            400,
+            "context_length_exceeded",
+        ),
+        (400, envelope("This model's maximum prompt length is 8"), 400, "context_length_exceeded"),
+        (400, envelope("is longer than the maximum model length of 8"), 400, "context_length_exceeded"),
+        (
+            422,
+            b'{"error":"`inputs` tokens + `max_new_tokens` must be <= 8","error_type":"validation"}',
+            400,
+            "context_length_exceeded",
+        ),
+        (
+            400,
             b'{"object":"error","message":"the request exceeds the available context size","code":400}',
             400,
             "context_length_exceeded",
