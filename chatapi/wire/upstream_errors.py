@@ -83,7 +83,11 @@ _BY_STATUS = {
     402: QUOTA_EXHAUSTED,
     403: AUTHENTICATION,
     408: TIMED_OUT,
+    # Of TGI and Bedrock: the model failed.
+    424: UPSTREAM_FAILED,
     429: RATE_LIMITED,
+    # Groq's: its flex tier is full.
+    498: UPSTREAM_FAILED,
     500: UPSTREAM_FAILED,
     502: UPSTREAM_FAILED,
     503: UNAVAILABLE,

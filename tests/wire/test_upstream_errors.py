@@ -113,6 +113,8 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (307, b"", 502, "upstream_invalid_response"),
         (204, b"", 502, "upstream_invalid_response"),
         (418, envelope(), 502, "upstream_invalid_response"),
+        (424, b'{"error":"CUDA error","error_type":"generation"}', 502, "upstream_error"),
+        (498, envelope("Capacity exceeded"), 502, "upstream_error"),
         (408, b"", 504, "upstream_timeout"),
         (500, envelope(), 502, "upstream_error"),
         (502, HTML, 502, "upstream_error"),
