@@ -3,7 +3,7 @@ per stream.
 
 https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
 and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
-reasoning under two names, usage on any chunk or on none.
+reasoning under two names or as a part of the content (Mistral), usage on any chunk or on none.
 """
 
 import binascii
@@ -245,9 +245,13 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
     if message is None:
         _add_text(choice.text, index, choice.logprobs, batch)
         return
-    if reasoning := message.reasoning_content or message.reasoning:
+    content, reasoning = message.content, message.reasoning_content or message.reasoning
+    if isinstance(content, list):
+        reasoning = "".join([thought.text for part in content for thought in part.thinking])
+        content = "".join([part.text for part in content])
+    if reasoning:
         batch.append(Reasoning(reasoning, index))
-    _add_text(message.content, index, choice.logprobs, batch)
+    _add_text(content, index, choice.logprobs, batch)
     if message.refusal:
         batch.append(
             Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None)
