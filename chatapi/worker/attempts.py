@@ -172,6 +172,9 @@ async def _attempt(
         return end, error
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
+            # An answer in one piece is silent before its end.
+            if run.stopped.ending is Ending.CLIENT_LEFT and route.target.is_streamed(request):
+                place.abandoned()
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
