@@ -55,8 +55,8 @@ PARAMETERS: Final = _FORWARDED | {
 }
 
 check_fields(GenerationRequest, _FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
-# The same for what is inside: members that are sent, then those that `_translate` rewrites or drops. It goes
-# by their names only, so structs of one kind are checked together.
+# The same for nested structs: members that are sent, then those that `_translate` rewrites or drops. It looks
+# at names only, so structs of one kind are checked together.
 check_fields(
     Message,
     {"content", "name", "refusal", "tool_calls", "function_call", "audio", "tool_call_id"},

@@ -63,7 +63,8 @@ async def produce(services: WorkerServices, run: Run, request: GenerationRequest
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            if not error.failure.is_request_fault:  # another model's refusal is not the requested one's
+            # if a fallback model refuses the request, the client gets the requested model's error
+            if not error.failure.is_request_fault:
                 end = attempted
             if error.is_retryable:
                 plan.failed(step.route, error.failure)

@@ -36,7 +36,7 @@ MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 # The wait for the body of an error.
 ERROR_GRACE_S = 5.0
-# The most by which a timeout, or a connection that broke silently, is noticed late.
+# Timeouts and silently broken connections are noticed at most this much too late.
 WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
