@@ -23,6 +23,7 @@ from chatapi.wire.deltas import (
     ServiceTier,
     Started,
     Text,
+    ToolCall,
 )
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UPSTREAM_FAILED, UpstreamError
@@ -257,7 +258,8 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
             Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None)
         )
     if message.tool_calls:
-        batch.extend(state.tool_calls.read(message.tool_calls))
+        calls = state.tool_calls.read(message.tool_calls)
+        batch.extend([_portable(call) if call.extra_content else call for call in calls])
     elif message.function_call is not None:  # servers that still have it may say the same in both forms
         batch.extend(state.tool_calls.read_legacy(message.function_call))
 
@@ -275,7 +277,7 @@ def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
         batch.append(_portable(Annotations(message.annotations, index)))
 
 
-def _portable(delta: Audio | Annotations) -> Audio | Annotations:
+def _portable(delta: Audio | Annotations | ToolCall) -> Audio | Annotations | ToolCall:
     """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
     document that is too deep.
     """
