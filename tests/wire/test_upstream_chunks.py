@@ -85,6 +85,7 @@ def test_content_may_be_parts_of_thinking_and_text() -> None:
     assert read(chunk({"content": [THINKING]}), chunk({"content": PARTS}), STOP) == said
     whole = {"choices": [{"message": {"content": [THINKING, *PARTS]}, "finish_reason": "stop"}]}
     assert new_reader().read_answer(json.dumps(whole).encode()) == said
+    assert read(chunk({"content": PARTS, "reasoning": "hm"}), STOP) == said
 
 
 def test_a_refusal_is_read() -> None:
