@@ -31,6 +31,7 @@ class CollectedToolCall:
         self.id = first.id or ""
         self.name = first.name or ""
         self.kind = first.kind
+        self.extra_content = first.extra_content
         self._arguments: list[str] = []
 
     # The name came with the first piece.

@@ -161,8 +161,8 @@ class Refusal(_Said, tag=4, frozen=True):
 class ToolCall(Delta, tag=5, frozen=True):
     """A piece of choice `index`'s tool call number `call_index`.
 
-    `id` and `name` are set on the call's first piece only; `arguments` (a custom tool's `input`) is a
-    fragment to append.
+    `id`, `name` and `extra_content` are set on the call's first piece only; `arguments` (a custom tool's
+    `input`) is a fragment to append.
     """
 
     call_index: int
@@ -171,6 +171,8 @@ class ToolCall(Delta, tag=5, frozen=True):
     name: str | None = None
     index: int = 0
     kind: ToolKind = "function"
+    extra_content: dict[str, Any] | None = None
+    """What Gemini wants back with the call: a signature of its thoughts."""
 
     @property
     def counted_text(self) -> str:
@@ -187,7 +189,7 @@ class ToolCall(Delta, tag=5, frozen=True):
         first, *rest = _cut(self.arguments, max_chars)
         return [
             replace(self, arguments=first),
-            *(replace(self, arguments=part, id=None, name=None) for part in rest),
+            *(replace(self, arguments=part, id=None, name=None, extra_content=None) for part in rest),
         ]
 
     def joined(self, following: Sequence[Self]) -> Sequence[Self]:

@@ -7,7 +7,7 @@ is the same.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Any, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -175,6 +175,8 @@ class FunctionCall(_Part, frozen=True, tag="function"):
 
     id: Id
     function: CalledFunction
+    extra_content: dict[str, Any] | None = None
+    """What the upstream wants back with the call (`upstream_request.EXTRA_CONTENT`)."""
 
 
 class CustomCall(_Part, frozen=True, tag="custom"):
@@ -182,12 +184,13 @@ class CustomCall(_Part, frozen=True, tag="custom"):
 
     id: Id
     custom: CalledCustomTool
+    extra_content: dict[str, Any] | None = None
 
     @property
     def as_function(self) -> FunctionCall:
         """The call of the function that the tool is for most upstreams (`CustomTool.as_function`)."""
         arguments = msgspec.json.encode({"input": self.custom.input}).decode()
-        return FunctionCall(self.id, CalledFunction(self.custom.name, arguments))
+        return FunctionCall(self.id, CalledFunction(self.custom.name, arguments), self.extra_content)
 
 
 class AudioId(msgspec.Struct, frozen=True):
@@ -297,11 +300,13 @@ def texts(message: Message) -> Iterator[str]:
 
 
 def reasoning(message: Message) -> Iterator[str]:
-    """Yield what the model thought in earlier turns, which most deployments do not get."""
+    """Yield what the model thought in earlier turns, or signed, which most deployments do not get."""
     if isinstance(message, AssistantMessage):
         yield from filter(None, (message.reasoning_content,))
         for thought in message.thoughts or ():
             yield from filter(None, (thought.thinking, thought.data))
+        signed = (call.extra_content for call in message.tool_calls or () if call.extra_content)
+        yield from (msgspec.json.encode(each).decode() for each in signed)
 
 
 def has_cache_mark(message: Message) -> bool:

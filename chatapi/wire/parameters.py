@@ -61,7 +61,8 @@ ENGINE_PARAMETERS: Final = frozenset(
     add_generation_prompt allowed_token_ids bad_words cache_control cache_prompt cache_salt
     chat_template_kwargs
     continue_final_message documents dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
-    dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf enable_thinking grammar guided_choice
+    dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf enable_thinking extra_content
+    grammar guided_choice
     guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos
     include_reasoning include_stop_str_in_output json_schema length_penalty min_keep min_p min_tokens
     mirostat mirostat_eta mirostat_tau mm_processor_kwargs n_keep priority prompt_logprobs reasoning

@@ -79,7 +79,7 @@ check_fields(ImagePart, {"image_url", "cache_control"}, {"prompt_cache_breakpoin
 check_fields(ImageUrl, {"url"}, {"detail"})
 check_fields(FilePart, {"file", "cache_control"}, {"prompt_cache_breakpoint"})
 check_fields(File, {"file_data", "filename"}, {"file_id"})
-check_fields(FunctionCall, {"id", "function"})
+check_fields(FunctionCall, {"id", "function"}, {"extra_content"})
 check_fields(CalledFunction, {"name", "arguments"})
 check_fields(FunctionTool, {"function"})
 check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})

@@ -91,7 +91,7 @@ class MessagesParser:
                 yield Event(event.data, "error")
             case "message_start":
                 # The prompt's figures come here, those of the answer with `message_delta`: together they are
-                # the usage. Nothing is said yet, so an output here is none of the answer's.
+                # the usage. No text has come yet, so `output_tokens` here do not count the answer.
                 self._usage = _members(sent.message.usage) | {"output_tokens": None}
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":

@@ -3,7 +3,7 @@ per stream.
 
 https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
 and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
-reasoning under two names, usage on any chunk or on none.
+reasoning under two names or as a part of the content (Mistral), usage on any chunk or on none.
 """
 
 import binascii
@@ -23,6 +23,7 @@ from chatapi.wire.deltas import (
     ServiceTier,
     Started,
     Text,
+    ToolCall,
 )
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UPSTREAM_FAILED, UpstreamError
@@ -245,15 +246,20 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
     if message is None:
         _add_text(choice.text, index, choice.logprobs, batch)
         return
-    if reasoning := message.reasoning_content or message.reasoning:
+    content, reasoning = message.content, message.reasoning_content or message.reasoning
+    if isinstance(content, list):
+        reasoning = "".join([thought.text for part in content for thought in part.thinking]) or reasoning
+        content = "".join([part.text for part in content])
+    if reasoning:
         batch.append(Reasoning(reasoning, index))
-    _add_text(message.content, index, choice.logprobs, batch)
+    _add_text(content, index, choice.logprobs, batch)
     if message.refusal:
         batch.append(
             Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None)
         )
     if message.tool_calls:
-        batch.extend(state.tool_calls.read(message.tool_calls))
+        calls = state.tool_calls.read(message.tool_calls)
+        batch.extend([_portable(call) if call.extra_content else call for call in calls])
     elif message.function_call is not None:  # servers that still have it may say the same in both forms
         batch.extend(state.tool_calls.read_legacy(message.function_call))
 
@@ -271,7 +277,7 @@ def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
         batch.append(_portable(Annotations(message.annotations, index)))
 
 
-def _portable(delta: Audio | Annotations) -> Audio | Annotations:
+def _portable(delta: Audio | Annotations | ToolCall) -> Audio | Annotations | ToolCall:
     """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
     document that is too deep.
     """

@@ -45,6 +45,11 @@ UNREACHABLE = Failed("The upstream could not be reached.", code="upstream_unreac
 QUOTA_EXHAUSTED = Failed(
     "The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503
 )
+QUOTA_TOO_SMALL = Failed(
+    "The request needs more tokens than the upstream's rate limit for this server ever allows.",
+    code="upstream_quota_too_small",
+    status=503,
+)
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
 # For the client of the stopped request; a chatapi that is another one's upstream passes it on. SDKs do not
 # repeat a request by themselves after this status.
@@ -53,6 +58,12 @@ STOPPED = Failed(
     "the receipt.",
     code="stopped_by_operator",
     status=403,
+)
+CONTENT_REFUSED = Failed(
+    "The upstream refused the request because of its content.",
+    "invalid_request_error",
+    code="content_filter",
+    status=400,
 )
 RATE_LIMITED = Failed(
     "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
@@ -72,7 +83,11 @@ _BY_STATUS = {
     402: QUOTA_EXHAUSTED,
     403: AUTHENTICATION,
     408: TIMED_OUT,
+    # Of TGI and Bedrock: the model failed.
+    424: UPSTREAM_FAILED,
     429: RATE_LIMITED,
+    # Groq's: its flex tier is full.
+    498: UPSTREAM_FAILED,
     500: UPSTREAM_FAILED,
     502: UPSTREAM_FAILED,
     503: UNAVAILABLE,
@@ -89,30 +104,50 @@ _STATUS_BY_TYPE = {
     "invalid_request_error": 400,
     "not_found_error": 404,
     "notfounderror": 404,
+    "overloaded": 503,
     "overloaded_error": 503,
     "permission_error": 403,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
+    "template_error": 422,
+    "tool_error": 422,
+    "validation": 422,
 }
 # With these an upstream speaks of the request, so the client may read its words.
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
 
-# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama and Anthropic.
+# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama, Anthropic, xAI,
+# Gemini and TGI.
 _CONTEXT_LENGTH = re.compile(
     r"""context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context
-      | prompt\ is\ too\ long""",
+      | prompt\ is\ too\ long | maximum\ (?:model|prompt)\ length
+      | input\ token\ count\b.*\bexceeds | `inputs`\ tokens\b.*\bmust\ be\ <=""",
     re.I | re.X,
 )
 _UNKNOWN_MODEL = re.compile(
-    r"""\bmodel\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model
-      | model_not_found""",
+    r"""\bmodels?\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model
+      | model_not_(?:found|available) | model_decommissioned | DeploymentNotFound
+      | not_found_error\ .*\bmodel:  # Anthropic
+      | not\ a\ valid\ model | no\ endpoints\ found\ for\b  # OpenRouter""",
     re.I | re.X,
 )
-# OpenAI's codes, with 429 or 400, and Anthropic's words, with 400. It is our account that they speak of.
-_QUOTA = re.compile(
-    r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
-      | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
-    re.I | re.X,
+# What an upstream says with these words is clear, whatever its status.
+_BY_WORDS = (
+    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. No waiting helps,
+    # and no other request: it must not look like a rate limit or the request's fault.
+    (
+        re.compile(
+            r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
+              | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
+            re.I | re.X,
+        ),
+        QUOTA_EXHAUSTED,
+    ),
+    # OpenAI's words, with 429, and Groq's, with 413, for a request that is larger than the whole rate limit.
+    # No waiting helps, but another account may allow more.
+    (re.compile(r"request too large .*\bper (?:min|day)", re.I), QUOTA_TOO_SMALL),
+    # xAI's words, with 403; its message also names our account and key.
+    (re.compile(r"\bcontent violates usage guidelines", re.I), CONTENT_REFUSED),
 )
 # A message about our key, with any status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
@@ -138,31 +173,36 @@ class Complaint(msgspec.Struct, frozen=True):
 def complaint_in(document: object) -> Complaint | None:
     """The complaint in a decoded JSON document, or None where it is not an error envelope.
 
-    Knows `{"error": {...}}`, `{"error": "..."}`, and the flat `{"message": ..., "type": ...}` of vLLM and the
-    llama dialect.
+    Knows `{"error": {...}}` and a list of it (Gemini), `{"error": "..."}`, also with an `error_type` (TGI),
+    and the flat `{"message": ..., "type": ...}` of vLLM and the llama dialect, whose message may be FastAPI's
+    refusal (Mistral).
     """
+    if isinstance(document, list) and document:
+        document = document[0]
     if not isinstance(document, dict):
         return None
     # Without `error` the document itself may be the error.
     error = document.get("error", document)
     if isinstance(error, str):
-        return Complaint(error[:_MAX_READ_CHARACTERS])
-    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        error = {"message": error, "type": document.get("error_type")}
+    if not isinstance(error, dict):
         return None
-    return _complaint(error)
+    message = error.get("message")
+    if isinstance(message, dict):
+        message = _detail_in(message)
+    return _complaint(error, message) if isinstance(message, str) else None
 
 
 def failure_of_complaint(complaint: Complaint | None) -> Failed:
     """Return the failure for an error object inside a stream or under status 200."""
     if complaint is None:
         return UPSTREAM_FAILED
-    # vLLM and llama-server put the HTTP status here.
-    if isinstance(complaint.code, int) and 400 <= complaint.code <= 599:
-        status = complaint.code
+    code = str(complaint.code).lower()
+    # vLLM and llama-server put the HTTP status here, LiteLLM as text.
+    if re.fullmatch("[45][0-9]{2}", code):
+        status = int(code)
     else:
-        status = _STATUS_BY_TYPE.get(str(complaint.code).lower()) or _STATUS_BY_TYPE.get(
-            complaint.type.lower(), 500
-        )
+        status = _STATUS_BY_TYPE.get(code) or _STATUS_BY_TYPE.get(complaint.type.lower(), 500)
     return _classify(status, complaint)
 
 
@@ -170,8 +210,8 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
     """Return the failure for an answer that is no 200; of the upstream's headers, only the wait counts."""
     document = _decoded(body)
     complaint = complaint_in(document)
-    if complaint is None and status in (400, 422):
-        complaint = _detail_in(document)
+    if complaint is None and status in (400, 422) and (detail := _detail_in(document)):
+        complaint = Complaint(detail[:_MAX_READ_CHARACTERS])
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
         return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(headers or {}))
@@ -195,20 +235,20 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
-    # Before the words: proxies answer it with a page of their own.
+    text = "" if complaint is None else f"{complaint.type} {complaint.code} {complaint.message}"
+    for words, failure in _BY_WORDS:
+        if words.search(text):
+            return failure
+    # Before the other words: proxies answer it with a page of their own.
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
         # From another chatapi, where an operator stopped it: it must not be tried elsewhere.
         if complaint.code == STOPPED.code:
             return STOPPED
-        text = f"{complaint.type} {complaint.code} {complaint.message}"
         # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
-        # No waiting helps, and no other request: it must not look like a rate limit or the request's fault.
-        if _QUOTA.search(text):
-            return QUOTA_EXHAUSTED
         if status in _REQUEST_FAULTS:
             return _request_fault(complaint, text)
     return _BY_STATUS.get(status, UPSTREAM_FAILED if status >= 500 else INVALID_RESPONSE)
@@ -231,24 +271,24 @@ def _refused(complaint: Complaint, *, code: str | None) -> Failed:
     )
 
 
-def _complaint(error: dict[str, Any]) -> Complaint:
+def _complaint(error: dict[str, Any], message: str) -> Complaint:
     kind, code, param = error.get("type"), error.get("code"), error.get("param")
     if code is None and isinstance(details := error.get("details"), dict):
         code = details.get("error_code")  # Anthropic's
     return Complaint(
-        error["message"][:_MAX_READ_CHARACTERS],
+        message[:_MAX_READ_CHARACTERS],
         kind if isinstance(kind, str) else "",
         code if isinstance(code, str | int) else None,
         param if isinstance(param, str) else None,
     )
 
 
-def _detail_in(document: object) -> Complaint | None:
+def _detail_in(document: object) -> str | None:
     """Return FastAPI's refusal of a request: `{"detail": "..."}`, or a list of mistakes with `msg`."""
     detail = document.get("detail") if isinstance(document, dict) else None
     if isinstance(detail, list):
         detail = "; ".join([str(each["msg"]) for each in detail if isinstance(each, dict) and "msg" in each])
-    return Complaint(detail[:_MAX_READ_CHARACTERS]) if isinstance(detail, str) and detail else None
+    return detail if isinstance(detail, str) and detail else None
 
 
 def _decoded(body: bytes) -> object:

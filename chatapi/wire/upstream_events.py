@@ -34,10 +34,17 @@ class SentAudio(msgspec.Struct, gc=False, omit_defaults=True):
     expires_at: int | None = None
 
 
+class ContentPart(msgspec.Struct, gc=False):
+    """A part of a content of Mistral's reasoning models: a text, or thinking, which has texts."""
+
+    text: str = ""
+    thinking: list["ContentPart"] = []
+
+
 class Message(msgspec.Struct, gc=False, omit_defaults=True):
     """A piece of a choice, or all of it."""
 
-    content: str | None = None
+    content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking_signature: str = ""

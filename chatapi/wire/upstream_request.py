@@ -48,6 +48,8 @@ OURS: Final = frozenset(
 """No upstream gets them."""
 # An extra parameter that is a member of assistant messages.
 REASONING: Final = "reasoning_content"
+# The same for the calls in them: Gemini's signatures of its thoughts.
+EXTRA_CONTENT: Final = "extra_content"
 # All members that a body may have, beside the parameters of engines.
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
@@ -55,8 +57,8 @@ PARAMETERS: Final = _FORWARDED | {
 }
 
 check_fields(GenerationRequest, _FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
-# The same for what is inside: members that are sent, then those that `_translate` rewrites or drops. It goes
-# by their names only, so structs of one kind are checked together.
+# The same for nested structs: members that are sent, then those that `_translate` rewrites or drops. It looks
+# at names only, so structs of one kind are checked together.
 check_fields(
     Message,
     {"content", "name", "refusal", "tool_calls", "function_call", "audio", "tool_call_id"},
@@ -70,7 +72,7 @@ check_fields(
 check_fields(
     ImageUrl | InputAudio | File, {"url", "detail", "data", "format", "file_data", "file_id", "filename"}
 )
-check_fields(FunctionCall | CustomCall, {"id", "function", "custom"})
+check_fields(FunctionCall | CustomCall, {"id", "function", "custom"}, {EXTRA_CONTENT})
 check_fields(CalledFunction | CalledCustomTool, {"name", "arguments", "input"})
 check_fields(Tool, {"function", "custom"})
 check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})
@@ -127,6 +129,9 @@ def _translate(message: dict[str, Any], extra_parameters: frozenset[str]) -> Non
         message.setdefault(REASONING, "\n\n".join(thoughts))
     if REASONING not in extra_parameters:
         message.pop(REASONING, None)
+    if EXTRA_CONTENT not in extra_parameters:
+        for call in message.get("tool_calls", ()):
+            call.pop(EXTRA_CONTENT, None)
     content = message.get("content")
     if message.pop("is_error", False) and isinstance(content, str):
         message["content"] = f"Error: {content}"

@@ -41,6 +41,7 @@ class Fragment(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
     custom: Custom | None = None
+    extra_content: dict[str, Any] | None = None
 
     @property
     def kind(self) -> ToolKind:
@@ -83,6 +84,7 @@ class _Call:
         self.kind = fragment.kind
         self.upstream_id = fragment.id
         self.name = ""
+        self._extra_content: dict[str, Any] | None = None
         self._arguments: list[str] = []
 
     def is_continued_by(self, fragment: Fragment) -> bool:
@@ -107,10 +109,17 @@ class _Call:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
         self.name = fragment.name
         self.upstream_id = self.upstream_id or fragment.id
+        self._extra_content = self._extra_content or fragment.extra_content
         if not self.name:
             return None
         return ToolCall(
-            self.number, "".join(self._arguments), self._new_id(), self.name, choice_index, self.kind
+            self.number,
+            "".join(self._arguments),
+            self._new_id(),
+            self.name,
+            choice_index,
+            self.kind,
+            self._extra_content,
         )
 
     def _new_id(self) -> str | None:

@@ -14,7 +14,8 @@ text request once each.
 
 The kinds of input have several names; the first one that is present counts:
 
-    read from the cache      cached_tokens (OpenAI, vLLM), cache_read_input_tokens (Anthropic)
+    read from the cache      cached_tokens (OpenAI and vLLM in prompt_tokens_details, Kimi beside them),
+                             prompt_cache_hit_tokens (DeepSeek), cache_read_input_tokens (Anthropic)
     written to it            cache_write_tokens (OpenAI), created_cache_tokens (vLLM), cache_creation_tokens
                              (LiteLLM), cache_creation_input_tokens (Anthropic), or the sum of the next two
     written for 5 min, 1 h   ephemeral_5m_input_tokens, ephemeral_1h_input_tokens (Anthropic, LiteLLM)
@@ -48,7 +49,7 @@ from chatapi.wire.deltas import (
     Vector,
 )
 
-# Tokens of a choice for which no chunk comes: the one that ends it.
+# Tokens of a choice that no chunk shows: the one that ends the text.
 HIDDEN_TOKENS = 1
 # More is in no context.
 _MAX_TOKENS = 2**31 - 1
@@ -83,6 +84,8 @@ class SentUsage(msgspec.Struct, gc=False):
     """Of any type: a wrong one must not spoil the other numbers."""
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
+    cached_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -94,7 +97,12 @@ class SentUsage(msgspec.Struct, gc=False):
         settlement judges large ones.
         """
         details = self.prompt_tokens_details or _PromptDetails()
-        cached = _first(details.cached_tokens, self.cache_read_input_tokens)
+        cached = _first(
+            details.cached_tokens,
+            self.cached_tokens,
+            self.prompt_cache_hit_tokens,
+            self.cache_read_input_tokens,
+        )
         written, for_1h = self._written(details)
         prompt, completion = self.prompt_tokens, _first(self.completion_tokens, self.output_tokens)
         if prompt is None and self.input_tokens is not None and self.input_tokens >= 0:

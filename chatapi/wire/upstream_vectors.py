@@ -132,6 +132,8 @@ def _values(embedding: msgspec.Raw) -> bytes:
 
 def _usage(usage: object) -> Usage | None:
     """Return the usage, or None for one that is not there, or not what it should be: then we count."""
+    if isinstance(usage, dict):
+        usage = {"prompt_tokens": usage.get("total_tokens"), **usage}  # Voyage has the total only
     try:
         return Usage(msgspec.convert(usage, _Usage).prompt_tokens, 0)
     except msgspec.ValidationError:

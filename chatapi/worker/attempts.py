@@ -63,7 +63,8 @@ async def produce(services: WorkerServices, run: Run, request: GenerationRequest
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            if not error.failure.is_request_fault:  # another model's refusal is not the requested one's
+            # if a fallback model refuses the request, the client gets the requested model's error
+            if not error.failure.is_request_fault:
                 end = attempted
             if error.is_retryable:
                 plan.failed(step.route, error.failure)
@@ -172,6 +173,9 @@ async def _attempt(
         return end, error
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
+            # An answer in one piece is silent before its end.
+            if run.stopped.ending is Ending.CLIENT_LEFT and route.target.is_streamed(request):
+                place.abandoned()
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)

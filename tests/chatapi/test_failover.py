@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 MODEL = """
 [[models]]
-id = "fails-over"
+id = "{name}"
 context_window = 8192
 max_output_tokens = 1024
 price = {{ input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }}
 deployments = [
-    {{ name = "gone", engine = "openai_compatible", upstream_model = "five", priority = 0, \
-base_url = "http://127.0.0.1:{port}/v1" }},
+    {{ name = "gone", engine = "openai_compatible", upstream_model = "{name}", priority = 0, \
+base_url = "{first_url}/v1" }},
     {{ name = "there", engine = "openai_compatible", upstream_model = "five", priority = 1, \
 base_url = "{upstream_url}/v1" }},
 ]
@@ -47,7 +47,7 @@ print(json.dumps([row.deployment, row.attempts, row.attempt_log]))
 def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(
     installation: Installation, client: Client
 ) -> None:
-    installation.load_catalog(MODEL.format(port=free_port(), upstream_url=installation.upstream_url))
+    serve_two(installation, "fails-over", f"http://127.0.0.1:{free_port()}")
     answer = client.complete("fails-over")
     assert answer.status == 200
     installation.receipt(answer.json["id"])
@@ -62,6 +62,18 @@ def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(
     assert f"{generation}: deployment gone of fails-over failed: upstream_unreachable" in installation.log(
         "worker"
     )
+
+
+def test_a_model_that_an_upstream_has_retired_is_asked_elsewhere(
+    installation: Installation, client: Client
+) -> None:
+    words = {"error_type": "not_found_error", "error_message": "model: claude-2.1"}
+    installation.script("retired", status=404, **words)
+    serve_two(installation, "retired", installation.upstream_url)
+    answer = client.complete("retired")
+    assert answer.status == 200
+    deployment, _, log = read_row(installation, answer.json["id"])
+    assert (deployment, log[0]["error_code"]) == ("there", "upstream_model_not_found")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -123,6 +135,12 @@ def serve(installation: Installation, name: str, **script: Any) -> str:
     installation.script(name, **script)
     installation.load_catalog(ONLY.format(name=name, upstream_url=installation.upstream_url))
     return name
+
+
+def serve_two(installation: Installation, name: str, first_url: str) -> None:
+    """Add a model with two deployments, of which the second answers."""
+    values = {"name": name, "first_url": first_url, "upstream_url": installation.upstream_url}
+    installation.load_catalog(MODEL.format(**values))
 
 
 def read_row(installation: Installation, generation_id: str) -> Any:

@@ -73,8 +73,8 @@ def test_what_was_cut_can_be_joined(whole: Text | Reasoning | Refusal | ToolCall
 
 
 def test_only_the_first_part_of_a_call_has_its_id_and_its_name() -> None:
-    parts = ToolCall(0, "abcd", "call_1", "find").cut(2)
-    assert list(parts) == [ToolCall(0, "ab", "call_1", "find"), ToolCall(0, "cd")]
+    parts = ToolCall(0, "abcd", "call_1", "find", extra_content={"a": 1}).cut(2)
+    assert list(parts) == [ToolCall(0, "ab", "call_1", "find", extra_content={"a": 1}), ToolCall(0, "cd")]
 
 
 def test_a_text_with_log_probabilities_is_not_cut() -> None:

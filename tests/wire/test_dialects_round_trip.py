@@ -80,7 +80,8 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
     pieces: list[ToolCall] = []
     for number in range(draw(st.integers(0, 3))):
         kind: ToolKind = draw(st.sampled_from(["function", "custom"]))
-        pieces.append(ToolCall(number, draw(texts), f"call_{number}", draw(words), index, kind))
+        extra = draw(st.none() | st.dictionaries(words, texts, min_size=1, max_size=1))
+        pieces.append(ToolCall(number, draw(texts), f"call_{number}", draw(words), index, kind, extra))
         for called in pieces[-2:]:
             pieces.append(ToolCall(called.call_index, draw(texts), index=index, kind=called.kind))
     return pieces

@@ -138,6 +138,11 @@ def test_a_zero_stays_a_zero() -> None:
     assert read(answer([1], usage={"prompt_tokens": 0}), 1)[-1] == Usage(0, 0)
 
 
+@pytest.mark.parametrize("usage", [{"total_tokens": 3}, {"prompt_tokens": 3, "total_tokens": 4}])
+def test_a_total_is_the_prompts_where_nothing_else_is_said(usage: object) -> None:
+    assert read(answer([1], usage=usage), 1)[-1] == Usage(3, 0)
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -39,6 +39,7 @@ from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.requests import from_bytes, ignored_parameters, to_bytes
+from chatapi.wire.upstream_custom_tools import as_functions
 from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import (
     CUSTOM,
@@ -196,6 +197,21 @@ def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(
 ) -> None:
     body = upstream_body(chat(**members), model="m", max_output_tokens=9, extra_parameters=NOTHING)
     assert {name: value for name, value in body.items() if name.startswith("max")} == {limit: 9}
+
+
+@pytest.mark.parametrize(
+    "called", [CALL, {"id": "c", "type": "custom", "custom": {"name": "f", "input": ""}}]
+)
+def test_what_an_upstream_wants_back_with_a_call_goes_to_those_that_take_it(called: dict[str, Any]) -> None:
+    signed = called | {"extra_content": {"google": {"thought_signature": "c2ln" * 99}}}
+    request = chat(messages=[HELLO, {"role": "assistant", "tool_calls": [signed]}])
+    for taken, sent in ((NOTHING, called), (frozenset({"extra_content"}), signed)):
+        body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=taken)
+        assert body["messages"][1]["tool_calls"] == [sent]
+        functions = as_functions(from_bytes(to_bytes(request)))
+        body = upstream_body(functions, model="m", max_output_tokens=9, extra_parameters=taken)
+        assert body["messages"][1]["tool_calls"][0].get("extra_content") == sent.get("extra_content")
+    assert request.prompt_bytes > len("c2ln" * 99), "the hold covers it"
 
 
 @pytest.mark.parametrize("members", [{}, {"max_tokens": 99}, {"max_completion_tokens": 99}])

@@ -37,6 +37,7 @@ BEYOND_64_BITS = 1 << 64
         {"audio": {"data": "AAE=", "expires_at": BEYOND_64_BITS}},
         {"annotations": [{"url_citation": {"start_index": [BEYOND_64_BITS]}}]},
         {"annotations": [{"url_citation": {"start_index": -BEYOND_64_BITS}}]},
+        {"tool_calls": [{"id": "c", "function": {"name": "f"}, "extra_content": {"n": BEYOND_64_BITS}}]},
     ],
 )
 def test_a_number_that_can_not_cross_redis_is_an_error(delta: dict[str, Any]) -> None:

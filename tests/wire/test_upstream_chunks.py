@@ -76,6 +76,18 @@ def test_reasoning_has_two_names(field: str) -> None:
     ]
 
 
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}
+PARTS = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]
+
+
+def test_content_may_be_parts_of_thinking_and_text() -> None:
+    said = [Started(), Reasoning("hm"), Text("a"), Finished("stop")]
+    assert read(chunk({"content": [THINKING]}), chunk({"content": PARTS}), STOP) == said
+    whole = {"choices": [{"message": {"content": [THINKING, *PARTS]}, "finish_reason": "stop"}]}
+    assert new_reader().read_answer(json.dumps(whole).encode()) == said
+    assert read(chunk({"content": PARTS, "reasoning": "hm"}), STOP) == said
+
+
 def test_a_refusal_is_read() -> None:
     assert read(chunk({"refusal": "No."}), STOP) == [Started(), Refusal("No."), Finished("stop")]
 

@@ -42,18 +42,67 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
             503,
             "upstream_quota_exhausted",
         ),
+        (
+            429,
+            envelope("Request too large for m on tokens per min (TPM): Limit 30, Requested 36."),
+            503,
+            "upstream_quota_too_small",
+        ),
+        (
+            413,
+            envelope("Request too large for model `m` on tokens per minute (TPM): Limit 30, Requested 36"),
+            503,
+            "upstream_quota_too_small",
+        ),
+        (413, envelope("Request too large"), 413, "request_too_large"),
         (429, envelope(), 429, "upstream_rate_limited"),
         (429, HTML, 429, "upstream_rate_limited"),
         (400, envelope("bad temperature", code="invalid_value"), 400, "invalid_value"),
         (422, envelope("bad", code=7), 400, None),
         (404, envelope("The model `m` does not exist"), 502, "upstream_model_not_found"),
         (404, envelope('model "m" not found, try pulling it first'), 502, "upstream_model_not_found"),
+        (
+            404,
+            b'{"type":"error","error":{"type":"not_found_error","message":"model: claude-2.1"}}',
+            502,
+            "upstream_model_not_found",
+        ),
+        (400, envelope("No longer supported.", code="model_decommissioned"), 502, "upstream_model_not_found"),
+        (404, envelope("No such deployment.", code="DeploymentNotFound"), 502, "upstream_model_not_found"),
+        (400, envelope("Unable to access it.", code="model_not_available"), 502, "upstream_model_not_found"),
+        (400, envelope("a/b is not a valid model ID", code=400), 502, "upstream_model_not_found"),
+        (404, envelope("No endpoints found for a/b.", code=404), 502, "upstream_model_not_found"),
+        (404, envelope("models/m is not found for API version v1"), 502, "upstream_model_not_found"),
+        (404, envelope("No endpoints found that support tool use", code=404), 400, None),
         (404, b'{"detail":"Not Found"}', 502, "upstream_invalid_response"),
+        (400, b'[{"error":{"code":400,"message":"bad","status":"INVALID_ARGUMENT"}}]', 400, None),
+        (
+            400,
+            b'[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT"}}]',
+            502,
+            "upstream_authentication",
+        ),
+        (422, b'{"object":"error","message":{"detail":[{"msg":"Field required"}]}}', 400, None),
+        (422, b'{"object":"error","message":{"detail":[]}}', 502, "upstream_invalid_response"),
         (400, b'{"detail":"bad temperature"}', 400, None),
         (422, b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"}]}', 400, None),
         (422, b'{"detail":[{"loc":[]},"bad"]}', 502, "upstream_invalid_response"),
         (400, HTML, 502, "upstream_invalid_response"),
         (400, envelope("This model's maximum context length is 4096 tokens"), 400, "context_length_exceeded"),
+        (
+            400,
+            envelope("The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+            400,
+            "context_length_exceeded",
+        ),
+        (400, envelope("This model's maximum prompt length is 8"), 400, "context_length_exceeded"),
+        (400, envelope("is longer than the maximum model length of 8"), 400, "context_length_exceeded"),
+        (
+            422,
+            b'{"error":"`inputs` tokens + `max_new_tokens` must be <= 8","error_type":"validation"}',
+            400,
+            "context_length_exceeded",
+        ),
         (
             400,
             b'{"object":"error","message":"the request exceeds the available context size","code":400}',
@@ -64,6 +113,8 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (307, b"", 502, "upstream_invalid_response"),
         (204, b"", 502, "upstream_invalid_response"),
         (418, envelope(), 502, "upstream_invalid_response"),
+        (424, b'{"error":"CUDA error","error_type":"generation"}', 502, "upstream_error"),
+        (498, envelope("Capacity exceeded"), 502, "upstream_error"),
         (408, b"", 504, "upstream_timeout"),
         (500, envelope(), 502, "upstream_error"),
         (502, HTML, 502, "upstream_error"),
@@ -92,6 +143,42 @@ def test_a_request_fault_keeps_message_and_param() -> None:
 def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
     listed = b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"},{"msg":"Field required"}]}'
     assert failure_of_status(422, listed).message == "Input should be 1; Field required"
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "code"),
+    [
+        # TGI
+        ({"error": "`n` must be 1", "error_type": "validation"}, 400, None),
+        ({"error": "Template error: no user", "error_type": "template_error"}, 400, None),
+        ({"error": "Tool error: no tool", "error_type": "tool_error"}, 400, None),
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, 503, "upstream_unavailable"),
+        ({"error": "CUDA error", "error_type": "generation"}, 502, "upstream_error"),
+        # LiteLLM
+        ({"error": {"message": "full", "type": "None", "code": "429"}}, 429, "upstream_rate_limited"),
+        ({"error": {"message": "bad", "type": None, "code": "400"}}, 400, "400"),
+        (
+            {"error": {"message": "bad", "type": "rate_limit_error", "code": "4xx"}},
+            429,
+            "upstream_rate_limited",
+        ),
+        # Gemini
+        ([{"error": {"code": 400, "message": "bad", "status": "INVALID_ARGUMENT"}}], 400, None),
+        ([], 502, "upstream_error"),
+    ],
+)
+def test_an_error_in_a_stream_has_its_status_in_code_or_type(
+    document: object, status: int, code: str | None
+) -> None:
+    failure = failure_of_complaint(complaint_in(document))
+    assert (failure.status, failure.code) == (status, code)
+
+
+def test_refused_content_is_the_requests_fault_and_names_no_key_of_ours() -> None:
+    words = "Content violates usage guidelines. Team: t1, API key ID: k1, Failed check: SAFETY_CHECK_TYPE_BIO"
+    failure = failure_of_status(403, json.dumps({"code": "No permission", "error": words}).encode())
+    assert (failure.status, failure.type, failure.code) == (400, "invalid_request_error", "content_filter")
+    assert failure.message == "The upstream refused the request because of its content."
 
 
 def test_a_servers_own_words_are_not_passed_on() -> None:

@@ -23,6 +23,12 @@ def test_tool_call_fragments_carry_id_and_name_once() -> None:
     ]
 
 
+def test_the_first_piece_of_a_call_has_what_the_upstream_wants_back() -> None:
+    signed = {"google": {"thought_signature": "c2ln"}}
+    events = [tools(call("{", index=0, id="c1", extra_content=signed)), tools(call("}", "f", index=0))]
+    assert new_reader().read(events) == [Started(), ToolCall(0, "{}", "c1", "f", extra_content=signed)]
+
+
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
 def test_calls_that_share_an_index_are_kept_apart_by_id_and_name(index: dict[str, Any]) -> None:
     events = [

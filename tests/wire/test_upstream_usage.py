@@ -137,6 +137,8 @@ BY_TIME = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
             Usage(9, 4, 1, cache_write_tokens=5),
             id="vllm",
         ),
+        pytest.param({"prompt_tokens": 9, "cached_tokens": 4}, Usage(9, 4, 4), id="kimi"),
+        pytest.param({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4}, Usage(9, 4, 4), id="deepseek"),
         pytest.param(
             {
                 "prompt_tokens": 9,

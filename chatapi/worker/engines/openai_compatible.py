@@ -6,8 +6,10 @@ be enforced and a disconnect stops the upstream, unless the deployment answers t
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 import aiohttp
@@ -18,13 +20,14 @@ from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.parameters import CUSTOM_TOOLS
+from chatapi.wire.prompts import Messages
 from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
 from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, new_session
-from chatapi.worker.runs.heavy_work import LIGHT_BYTES, in_thread, party
+from chatapi.worker.runs.heavy_work import LIGHT_BYTES, estimate_prompt, in_thread, party
 from usage.failpoints import failpoint
 
 # An answer in one piece that is larger needs room: it is in memory until its end.
@@ -36,7 +39,7 @@ MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 # The wait for the body of an error.
 ERROR_GRACE_S = 5.0
-# The most by which a timeout, or a connection that broke silently, is noticed late.
+# Timeouts and silently broken connections are noticed at most this much too late.
 WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
@@ -44,6 +47,8 @@ TURN_BYTES = 64 << 10
 READ_BYTES = 4 << 10
 # The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
+# An upstream's count of a prompt is rarely more than this many times ours.
+MAX_COUNT_RATIO = 1.1
 
 
 T = TypeVar("T")
@@ -66,7 +71,7 @@ class OpenAICompatibleEngine:
             self._session = new_session()
         exchange = None
         try:
-            exchange = _Exchange(self._session, self._api, call)
+            exchange = _Exchange(self._session, self._api, await _within_context(call))
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
@@ -335,6 +340,22 @@ class _Exchange:
         else:
             wait_until = self._opened_at + timeouts.first_delta_ms / 1000
         return min(wait_until, self._ends_at)
+
+
+async def _within_context(call: Call) -> Call:
+    """Return the call, with a limit that fits into the context beside the prompt if its client gave none.
+
+    Upstreams such as vLLM refuse a limit that does not fit.
+    """
+    request, context = call.request, call.max_prompt_tokens
+    # No token is shorter than a byte, so most requests surely fit.
+    if context is None or call.request_bytes + call.max_output_tokens <= context:
+        return call
+    if request.max_output_tokens is not None or not isinstance(request.prompt, Messages):
+        return call
+    left = context - math.ceil(MAX_COUNT_RATIO * await estimate_prompt(request, call.request_bytes))
+    # Without any room the upstream says so.
+    return replace(call, max_output_tokens=min(call.max_output_tokens, left)) if left > 0 else call
 
 
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:

@@ -27,7 +27,8 @@ COOL_DOWN_S = 2.0
 MAX_COOL_DOWN_S = 30.0
 # The longest cool-down by `Retry-After`.
 MAX_RETRY_AFTER_S = 60.0
-# In this time, one worker of all is granted one probe of a half-open deployment; it may send it later.
+# Every PROBE_S seconds, one of all workers is granted a probe of a half-open deployment. It may send it
+# later.
 PROBE_S = 2.0
 # Without an exchange with the other workers for this long, a worker grants itself the probes.
 ALONE_AFTER_S = 3.0

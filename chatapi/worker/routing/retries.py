@@ -59,7 +59,9 @@ class Step:
 class _Failure:
     not_before: float
     not_after: float
-    """From then on, an attempt that takes as long as this one would exceed the limit of the first delta."""
+    """The latest begin of a repetition: one that begins later and takes as long as this attempt would miss
+    the limit of the first delta.
+    """
 
 
 class AttemptPlan:

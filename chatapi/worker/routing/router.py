@@ -6,18 +6,22 @@ which is the same for requests that an upstream may have cached (`affinity.py`).
 
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 
 from chatapi.fair_room import FairRoom, Room
 from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.deployments import Route
 from chatapi.worker.routing.health import Health
 
 # The longest wait for room at deployments that are all full, and the longest queue of an organization there.
 MAX_ROOM_WAIT_S = 5.0
 MAX_WAITING_EACH = 32
+# The silence after which a client that leaves is a failure of the deployment.
+SILENT_S = 20.0
 # A deployment is crowded above `CROWDED` times its share, by weight, of the requests in flight, plus its
 # share of `SPARE`.
 CROWDED = 2
@@ -51,6 +55,11 @@ class Place:
     def failed(self, failure: Failed) -> None:
         """Report that the deployment has failed."""
         self._router.health.failed(self._key, self._began_at, failure)
+
+    def abandoned(self) -> None:
+        """Report that the client has left: a deployment that has been silent until then may be hung."""
+        if not self._has_succeeded and time.monotonic() - self._began_at > SILENT_S:
+            self.failed(TIMED_OUT)
 
 
 class Router:

@@ -4,7 +4,7 @@ its job can't be read.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +16,11 @@ from django.db.models import F
 from chatapi import identity
 from chatapi.delta_stream import ByServer, Cancellation
 from chatapi.fair_turns import FairTurns
+from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
-from chatapi.worker.engines import Target
+from chatapi.worker.engines import Call, Target
 from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.retries import RetryBudgets, Step
 from chatapi.worker.routing.router import Router
@@ -53,14 +54,30 @@ class Routes:
         return {} if max_age_s else self.now
 
 
+class SilentEngine:
+    """The engine of an upstream that never answers."""
+
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
+        await asyncio.Event().wait()
+        yield []
+
+
+def new_run() -> Run:
+    return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
+
+
 @pytest.fixture
 def run() -> Run:
-    return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
+    return new_run()
 
 
 def services(failures: int, *routes: Route) -> WorkerServices:
     parts: Any = SimpleNamespace(
-        routes=Routes(failures, routes), router=Router(), retry_budgets=RetryBudgets()
+        routes=Routes(failures, routes),
+        router=Router(),
+        retry_budgets=RetryBudgets(),
+        engines={"silent": SilentEngine()},
+        publishers=ByServer([None]),
     )
     return cast(WorkerServices, parts)
 
@@ -258,6 +275,24 @@ async def test_a_wait_that_ends_with_a_place_counts_among_the_waits_for_room(run
     asyncio.get_running_loop().call_later(0.1, place.__exit__)
     assert await attempts._place(parts, run, Step(route)) is not None
     assert run.waited_for_room_s >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "streaming", "is_healthy"),
+    [(0, "always", False), (60, "always", True), (0, "never", True)],
+)
+async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
+    monkeypatch: pytest.MonkeyPatch, silent_s: float, streaming: str, is_healthy: bool
+) -> None:
+    monkeypatch.setattr(router_module, "SILENT_S", silent_s)
+    route = replace(SANDBOX, target=Target("silent", streaming=streaming))
+    parts = services(0, route)
+    for _ in range(3):
+        run = new_run()
+        asyncio.get_running_loop().call_later(0.01, run.cancel, Cancellation.CLIENT_LEFT)
+        end = await attempts.produce(parts, run, REQUEST)
+        assert end.ending is Ending.CLIENT_LEFT
+    assert parts.router.health.is_healthy(route.key) is is_healthy
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(

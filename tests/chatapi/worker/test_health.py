@@ -52,6 +52,13 @@ def test_an_upstream_that_takes_no_requests_cools_down_at_once(clock: Clock, fai
     assert not health.is_healthy(KEY)
 
 
+def test_a_request_that_is_larger_than_a_rate_limit_cools_nothing_down_at_once(clock: Clock) -> None:
+    words = b"Request too large for m on tokens per min (TPM): Limit 30, Requested 36."
+    health = Health()
+    fail(health, upstream_errors.failure_of_status(429, b'{"error":{"message":"%s"}}' % words))
+    assert health.is_healthy(KEY)
+
+
 def test_other_failures_need_to_be_half_of_the_last_attempts(clock: Clock) -> None:
     health = Health()
     for _ in range(50):

@@ -5,6 +5,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -347,6 +348,24 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
         True,
         {"include_usage": True},
     )
+
+
+@pytest.mark.parametrize(
+    ("window", "more", "limit"),
+    [
+        (100, b"", 91),
+        (100, b', "max_tokens": 100', 100),
+        (None, b"", 100),
+        (160, b"", 100),
+        pytest.param(5, b"", 100, id="no room at all, which the upstream may say"),
+    ],
+)
+async def test_without_a_limit_of_the_clients_it_asks_for_what_the_context_leaves(
+    engine: OpenAICompatibleEngine, upstream: Upstream, window: int | None, more: bytes, limit: int
+) -> None:
+    call = replace(call_of(upstream.url, more=more), request_bytes=60, max_prompt_tokens=window)
+    await deltas_of(engine, call)
+    assert upstream.calls[0].body["max_tokens"] == limit
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_the_waits_are_random_below_a_bound_that_doubles() -> None:
     upstream_errors.MODEL_NOT_FOUND,
     upstream_errors.INVALID_RESPONSE,
     upstream_errors.QUOTA_EXHAUSTED,
+    upstream_errors.QUOTA_TOO_SMALL,
 ])  # fmt: skip
 def test_what_will_not_pass_is_not_repeated_but_tried_elsewhere(failure: Failed) -> None:
     assert sorted(names(steps(route("one"), route("two"), failure=failure))) == ["one", "two"]

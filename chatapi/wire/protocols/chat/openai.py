@@ -325,7 +325,13 @@ def whole_calls(choice: Choice) -> dict[str, Any]:
 
 
 def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": call.kind, call.kind: _payload(call.kind, call.name, call.arguments)}
+    payload = _payload(call.kind, call.name, call.arguments)
+    return {"id": call.id, "type": call.kind, call.kind: payload, **_extra_content(call)}
+
+
+def _extra_content(call: CollectedToolCall | ToolCall) -> dict[str, Any]:
+    """Return what the upstream wants back with the call, for which OpenAI has no member."""
+    return {"extra_content": call.extra_content} if call.extra_content else {}
 
 
 def _payload(kind: ToolKind, name: str | None, text: str) -> dict[str, str]:
@@ -356,7 +362,8 @@ def _called(delta: ToolCall) -> dict[str, Any]:
         return {"function_call": payload}
     # Only the first piece of a call has them; SDKs would append a repeated id.
     identity = {} if delta.id is None else {"id": delta.id, "type": delta.kind}
-    return {"tool_calls": [{"index": delta.call_index, **identity, delta.kind: payload}]}
+    call = {"index": delta.call_index, **identity, delta.kind: payload, **_extra_content(delta)}
+    return {"tool_calls": [call]}
 
 
 def _logprobs(content: Sequence[TokenLogprob] | None, refusal: Sequence[TokenLogprob] | None) -> bytes:
