@@ -57,10 +57,23 @@ async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDe
 async def tcp_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """Start a server that can do what HTTP servers do not; yield its base URL."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    """Start a server that can do what HTTP servers do not; yield its base URL. All its connections end."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        async with server:
+            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        # asyncio hands an accepted connection over within three turns.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for writer in writers:
+            writer.transport.abort()
 
 
 ANSWER = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
