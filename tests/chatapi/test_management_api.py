@@ -96,6 +96,11 @@ def test_a_wrong_query_is_a_400_that_names_the_parameter(boss: Person, query: st
     assert refused(boss, "GET", f"{HERE}/projects?{query}")[0] == param
 
 
+@pytest.mark.parametrize("value", ["null", "-1", "253402300800"])
+def test_a_wrong_time_is_a_400_that_names_it(boss: Person, value: str) -> None:
+    assert refused(boss, "GET", f"{HERE}/audit_logs?effective_at[gt]={value}")[0] == "effective_at[gt]"
+
+
 def test_a_body_is_json_and_says_so(boss: Person) -> None:
     assert refused(boss, "POST", f"{HERE}/projects", b'{"name": ')[1] == "invalid_json"
     assert refused(boss, "POST", f"{HERE}/projects", b"[" * 60_000)[1] in {"too_deep", "invalid_json"}

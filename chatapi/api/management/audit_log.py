@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.db.models import CharField, Q, QuerySet
 from django.db.models.functions import Cast
+from msgspec import UNSET
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -94,7 +95,7 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
     found = Q(pk__in=[]) if query.tenant_only else Q()
     for name in ("gt", "gte", "lt", "lte"):
         seconds = getattr(query, f"effective_{name}")
-        if seconds is not None:
+        if seconds is not UNSET:
             found &= Q(**{f"at__{name}": datetime.fromtimestamp(seconds, UTC)})
     if query.event_types is not None:
         found &= reduce(or_, map(_of_type, query.event_types), Q(pk__in=[]))

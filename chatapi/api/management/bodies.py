@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import HIGHEST
 from chatapi.api.management.pages import PageQuery, RowId
@@ -165,10 +165,11 @@ class AuditLogQuery(
     """A page of the audit log, newest first."""
 
     before: RowId | None = None
-    effective_gt: _Times | None = None
-    effective_gte: _Times | None = None
-    effective_lt: _Times | None = None
-    effective_lte: _Times | None = None
+    # Not None: as a number, the text "null" of a query would be read as None.
+    effective_gt: _Times | UnsetType = UNSET
+    effective_gte: _Times | UnsetType = UNSET
+    effective_lt: _Times | UnsetType = UNSET
+    effective_lte: _Times | UnsetType = UNSET
     event_types: _Texts | None = None
     actor_ids: Annotated[list[RowId], Meta(max_length=100)] | None = None
     actor_emails: _Texts | None = None
