@@ -150,7 +150,8 @@ class SpendLimitBody(Struct, frozen=True, kw_only=True):
     threshold_amount: Annotated[int, Meta(ge=0, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
 
 
-_Times = Annotated[int, Meta(ge=0, le=253_402_300_799)]
+# A second before the last one of the year 9999, in which Python's dates end.
+_Times = Annotated[int, Meta(ge=0, le=253_402_300_798)]
 # A database takes no NUL character.
 _Text = Annotated[str, Meta(pattern=r"^[^\x00]{1,150}\Z")]
 _Texts = Annotated[list[_Text], Meta(max_length=100)]
