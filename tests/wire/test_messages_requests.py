@@ -228,6 +228,7 @@ FORMAT = {
         ({"metadata": {"user_id": "u", "x": 1}}, {"user": "u"}),
         ({"tools": [TOOL]}, {"tools": [FUNCTION]}),
         ({"tools": [TOOL | {"type": "custom", "cache_control": None, "x": 1}]}, {"tools": [FUNCTION]}),
+        ({"tools": [TOOL | {"type": None}]}, {"tools": [FUNCTION]}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "auto"}},
             {"tools": [FUNCTION], "tool_choice": "auto"},
