@@ -374,8 +374,8 @@ def test_a_remote_picture_has_the_clients_path() -> None:
             {
                 "messages": [
                     USER,
-                    assistant(*(use(str(id)) for id in range(129))),
-                    turn(*(result(str(id)) for id in range(129))),
+                    assistant(*(use(str(id)) for id in range(1_025))),
+                    turn(*(result(str(id)) for id in range(1_025))),
                 ]
             },
             "messages[1].content",

@@ -96,7 +96,7 @@ def test_members_that_openai_does_not_know_are_dropped() -> None:
         ({"role": "assistant", "content": None}, ".content", "missing_required_parameter"),
         ({"role": "assistant", "content": None, "tool_calls": []}, ".content", "missing_required_parameter"),
         ({"role": "assistant", "content": "x", "tool_calls": {}}, ".tool_calls", "invalid_type"),
-        ({"role": "assistant", "content": "x", "tool_calls": [CALL] * 129}, ".tool_calls", "invalid_value"),
+        ({"role": "assistant", "content": "x", "tool_calls": [CALL] * 1_025}, ".tool_calls", "invalid_value"),
         ({"role": "assistant", "tool_calls": [CALL | {"id": None}]}, ".tool_calls[0].id", "invalid_type"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "function": CALL["function"]}]},
