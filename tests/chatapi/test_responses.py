@@ -128,6 +128,15 @@ def test_what_is_not_forwarded_is_listed(client: Client) -> None:
     assert answer.headers["x-chatapi-ignored"] == "client_metadata, seed"
 
 
+def test_the_list_of_what_is_not_forwarded_is_short_enough_for_proxies(client: Client) -> None:
+    searches = [{"type": "web_search_call", "id": "ws"}] * 400
+    answer = ask(client, input=[*searches, {"role": "user", "content": "hi"}])
+    listed = answer.headers["x-chatapi-ignored"]
+    assert listed.startswith("input[0], input[1], ")
+    assert listed.endswith("], and others")
+    assert len(listed) < 1_100
+
+
 # ---- state
 
 
