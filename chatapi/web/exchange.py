@@ -131,6 +131,15 @@ class Exchange:
         """Return the headers that may hold the API key."""
         return self.header(b"authorization"), self.header(b"x-api-key")
 
+    @property
+    def end_user(self) -> str:
+        """Return the end user that the setting's header names; without it, an empty text."""
+        value = self.request_headers.get(settings.END_USER_HEADER.encode(), b"")
+        try:
+            return value.decode()  # as in bodies, so that both are one end user
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+
     def query(self, name: str) -> str | None:
         """Return the first value of a query parameter, which may be empty."""
         query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -91,8 +91,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         room, pieces = await _resolve(exchange, services, caller, references, pieces, room)
         parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
     # The setting's header comes before the body's parameters: a proxy may set it.
-    end_user = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
-    stored = end_users.stored_name(end_user or parsed.summary.end_user, is_hashed=caller.hashes_end_users)
+    end_user = exchange.end_user or parsed.summary.end_user
+    stored = end_users.stored_name(end_user, is_hashed=caller.hashes_end_users)
     if stored != parsed.summary.end_user:
         summary = msgspec.structs.replace(parsed.summary, end_user=stored)
         parsed = msgspec.structs.replace(parsed, summary=summary)
