@@ -23,6 +23,7 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
+from chatapi.wire.invalid_request import duplicate
 from chatapi.wire.protocols import PROTOCOLS, Dialect, protocol_of
 from chatapi.wire.protocols.envelope import JSON_HEADERS, Header
 from chatapi.wire.protocols.protocol import Encoder
@@ -141,9 +142,12 @@ class Exchange:
             return value.decode("latin-1")
 
     def query(self, name: str) -> str | None:
-        """Return the first value of a query parameter, which may be empty."""
+        """Return the value of a query parameter, which may be empty. Raises `InvalidRequest` for several."""
         query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        return query[name][0] if name in query else None
+        values = query.get(name, [])
+        if len(values) > 1:
+            raise duplicate(name)
+        return values[0] if values else None
 
     def allow(self, *methods: str) -> None:
         """Raise 405 for any other method."""

@@ -248,7 +248,13 @@ def test_every_input_item_has_an_id_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("order=up", "order"), ("after=msg_1", "after")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("order=up", "order"),
+        ("after=msg_1", "after"),
+        ("order=asc&order=desc", "order"),
+    ],
 )
 def test_wrong_queries_are_refused(client: Client, query: str, param: str) -> None:
     response = ask(client).json
