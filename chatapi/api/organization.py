@@ -1,7 +1,8 @@
 """The organization's routes, for admin keys: usage and costs as in OpenAI's API reference ("Usage", "Costs").
 
 Buckets are minutes, hours and days of UTC. Usage belongs to the time of its settlement, as in the ledger. A
-dimension is null unless `group_by` names it, and a bucket without usage has no results.
+dimension that `group_by` does not name is null; `end_user`, which OpenAI does not have, is left out. A bucket
+without usage has no results.
 """
 
 from collections.abc import Callable

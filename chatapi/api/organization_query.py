@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from accounts import end_users
 from accounts.models import EndUser
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, duplicate
 from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, Bucket, BucketQuery
 from usage.insights.end_user_pages import Place
@@ -138,7 +138,7 @@ def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
         sent.setdefault(name, []).extend(values)
     for name in _SINGLE & sent.keys():
         if len(sent[name]) > 1:
-            raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+            raise duplicate(name)
     return sent
 
 

@@ -14,7 +14,7 @@ from accounts import access
 from accounts.models import KeyScope
 from chatapi import errors
 from chatapi.api.views import ClientRoute, caller_of, respond
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, duplicate
 from usage.models import Statement
 from usage.statements import reading
 from usage.statements.document import Money
@@ -125,7 +125,7 @@ def _sent(request: Request, known: set[str]) -> dict[str, str]:
         if name not in known:
             raise InvalidRequest(f"Unknown parameter: '{name[:100]}'.", name[:100], "unknown_parameter")
         if len(values) > 1:
-            raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+            raise duplicate(name)
         sent[name] = values[0]
     return sent
 

@@ -21,7 +21,7 @@ from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.client_routes import envelope
 from chatapi.models import ServedModel
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, duplicate
 from usage.books import credit, spending
 from usage.errors import is_unavailable
 from usage.models import Generation
@@ -119,6 +119,9 @@ class Models(ClientRoute):
         # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))
         query = request.query_params
+        for name in ("limit", "after_id", "before_id"):
+            if len(query.getlist(name)) > 1:
+                raise duplicate(name)
         limit = query.get("limit")
         if limit is not None and not _MODELS_LIMIT.fullmatch(limit):
             raise InvalidRequest("Invalid value for 'limit': it must be a number from 1 to 1000.", "limit")

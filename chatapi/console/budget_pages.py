@@ -33,18 +33,21 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the limits, those of the whole first, with what is spent of each."""
     project_id, after = console.project and console.project.pk, request.GET.get("after", "")
     last = int(after) if is_id(after) else None
-    found = limits_page(console.organization, console.project, last, PAGE + 1)
+    is_first = not after
+    found = limits_page(console.organization, console.project, last, PAGE + 1) if last or is_first else None
+    if found is None:
+        raise Http404("There is no such budget.")
     context = {
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
-        "unlimited": [] if last else _unlimited(console),
+        "unlimited": _unlimited(console) if is_first else [],
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
         "may_add_project": console.may("accounts.add_project"),
         "older_url": console.url("budgets", project=project_id, after=found[PAGE - 1].limit.pk)
         if len(found) > PAGE
         else "",
-        "newest_url": console.url("budgets", project=project_id) if after else "",
+        "newest_url": "" if is_first else console.url("budgets", project=project_id),
         "is_budgets": True,
     }
     return render(request, console, "budgets.html", context)

@@ -23,6 +23,7 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
+from chatapi.wire.invalid_request import duplicate
 from chatapi.wire.protocols import PROTOCOLS, Dialect, protocol_of
 from chatapi.wire.protocols.envelope import JSON_HEADERS, Header
 from chatapi.wire.protocols.protocol import Encoder
@@ -131,10 +132,22 @@ class Exchange:
         """Return the headers that may hold the API key."""
         return self.header(b"authorization"), self.header(b"x-api-key")
 
+    @property
+    def end_user(self) -> str:
+        """Return the end user that the setting's header names; without it, an empty text."""
+        value = self.request_headers.get(settings.END_USER_HEADER.encode(), b"")
+        try:
+            return value.decode()  # as in bodies, so that both are one end user
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+
     def query(self, name: str) -> str | None:
-        """Return the first value of a query parameter, which may be empty."""
+        """Return the value of a query parameter, which may be empty. Raises `InvalidRequest` for several."""
         query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        return query[name][0] if name in query else None
+        values = query.get(name, [])
+        if len(values) > 1:
+            raise duplicate(name)
+        return values[0] if values else None
 
     def allow(self, *methods: str) -> None:
         """Raise 405 for any other method."""

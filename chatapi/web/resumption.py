@@ -20,7 +20,7 @@ from usage.books.ledger import Admission
 from usage.models import Generation, State
 
 # Up to `delta_stream.MAX_SEQ`.
-_POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
+_POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 class Position(NamedTuple):

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # Characters of a header's value that an error repeats.
 MAX_ECHO_CHARS: Final = 32
+# Characters of the names in `x-chatapi-ignored`: proxies and clients refuse long headers.
+MAX_LISTED_CHARS: Final = 1_024
 # How often a body that arrives slowly is asked to give way.
 GIVE_WAY_CHECK_S: Final = 1.0
 
@@ -89,8 +91,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         room, pieces = await _resolve(exchange, services, caller, references, pieces, room)
         parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
     # The setting's header comes before the body's parameters: a proxy may set it.
-    end_user = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
-    stored = end_users.stored_name(end_user or parsed.summary.end_user, is_hashed=caller.hashes_end_users)
+    end_user = exchange.end_user or parsed.summary.end_user
+    stored = end_users.stored_name(end_user, is_hashed=caller.hashes_end_users)
     if stored != parsed.summary.end_user:
         summary = msgspec.structs.replace(parsed.summary, end_user=stored)
         parsed = msgspec.structs.replace(parsed, summary=summary)
@@ -258,7 +260,10 @@ async def _with_price(
     # A parameter counts as ignored unless every model that may answer takes it.
     taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))
     if ignored := requests.ignored_parameters(summary, taken):
-        exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
+        names = ", ".join(ignored)
+        if len(names) > MAX_LISTED_CHARS:
+            names = names[:MAX_LISTED_CHARS].rpartition(",")[0] + ", and others"
+        exchange.response_headers.append((b"x-chatapi-ignored", names.encode()))
     if model.deprecated_on is not None:
         exchange.response_headers += _deprecation_headers(model.id, model.deprecated_on)
     return ValidatedRequest(

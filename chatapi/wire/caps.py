@@ -24,8 +24,8 @@ MAX_NAMES_COMPARED: Final = 2_048
 MAX_MESSAGES: Final = 2_048
 # In one message.
 MAX_CONTENT_PARTS: Final = 2_048
-# In one assistant message.
-MAX_TOOL_CALLS: Final = 128
+# In one assistant message, and in one choice of an answer, where each takes memory until the end.
+MAX_TOOL_CALLS: Final = 1_024
 # OpenAI's limit, for functions too.
 MAX_TOOLS: Final = 128
 # In Messages and Responses: agents with several MCP servers send 200 tools and more.

@@ -77,6 +77,11 @@ class Violation(ValueError):
         self.code = code
 
 
+def duplicate(name: str) -> InvalidRequest:
+    """Return the error for a parameter that was sent twice."""
+    return InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+
+
 def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
     """Return the `InvalidRequest` for what msgspec found wrong when it made a `request_type` of what was
     `sent` (None: not known).

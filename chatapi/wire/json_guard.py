@@ -27,7 +27,7 @@ from chatapi.wire.caps import (
     MAX_NAMES_COMPARED,
     MAX_VALUES,
 )
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, duplicate
 
 
 def _all_but(kept: bytes) -> bytes:
@@ -200,8 +200,7 @@ def _duplicate(body: bytes) -> InvalidRequest:
         return InvalidRequest(
             "Duplicate parameter: an object in the body has the same name twice.", code="duplicate_parameter"
         )
-    name = _repeated_name(body)
-    return InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+    return duplicate(_repeated_name(body))
 
 
 def _repeated_name(body: bytes) -> str:

@@ -1,8 +1,9 @@
 """The messages of a chat request: every role, every kind of content part (OpenAI's API reference, "Create
 chat completion").
 
-Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
-is the same.
+Members that OpenAI's reference does not have are dropped, but for four that some deployments take:
+`reasoning_content`, `thoughts`, `is_error` and `cache_control`. Where a member may be absent, `null` is the
+same.
 """
 
 import re
@@ -271,7 +272,7 @@ class ToolMessage(_Message, frozen=True, tag="tool"):
 
     content: str | TextParts
     tool_call_id: Id
-    is_error: bool = False
+    is_error: bool | None = False
     cache_control: CacheControl | None = None
 
 

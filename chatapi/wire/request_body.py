@@ -1,8 +1,9 @@
 """Reads a request's body into the struct of a protocol; raises `InvalidRequest` naming the parameter.
 
-Types are strict ("5" is not 5, true is not 1, 1.0 is no integer), `null` is the same as absent, caps are in
-caps.py. A parameter that the struct does not have goes one of two ways: a known parameter of an engine is
-kept in `extras` for deployments that ask for it; anything else is dropped and named in `ignored`.
+Types are strict ("5" is not 5, true is not 1, 1.0 is no integer), caps are in caps.py, and a parameter that
+is `null` counts as absent (within a parameter, its type says whether `null` is allowed). A parameter that the
+struct does not have goes one of two ways: a known parameter of an engine is kept in `extras` for deployments
+that ask for it; anything else is dropped and named in `ignored`.
 """
 
 import hashlib

@@ -12,12 +12,10 @@ from uuid import uuid4
 
 import msgspec
 
+from chatapi.wire.caps import MAX_TOOL_CALLS
 from chatapi.wire.deltas import FinishReason, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
-
-# Calls of one choice; each takes memory until its answer ends.
-MAX_CALLS = 1_024
 
 
 class Function(msgspec.Struct, gc=False):
@@ -176,7 +174,7 @@ class ToolCallReader:
         )
         if call is None or not call.is_continued_by(fragment):
             # A model that repeats itself can call for ever, and each call takes memory until the end.
-            if len(self._calls) == MAX_CALLS:
+            if len(self._calls) == MAX_TOOL_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
             call = _Call(len(self._calls), fragment, self._used_ids)
             self._calls.append(call)

@@ -146,8 +146,8 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
         "invalid_type",
         "messages[0].tool_calls[0].function.arguments",
     ),
-    "129 tool calls": (
-        [{"role": "assistant", "tool_calls": [CALL] * 129}],
+    "1,025 tool calls": (
+        [{"role": "assistant", "tool_calls": [CALL] * 1_025}],
         "invalid_value",
         "messages[0].tool_calls",
     ),

@@ -69,6 +69,12 @@ def test_a_page_that_does_not_exist_is_refused(alice: Person, name: str) -> None
     assert error(alice.get(f"/v1/models?{name}"), 400)["param"] == name.partition("=")[0]
 
 
+@pytest.mark.parametrize("name", ["limit", "after_id", "before_id"])
+def test_a_parameter_that_comes_twice_is_refused(alice: Person, small: ServedModel, name: str) -> None:
+    refused = error(alice.get(f"/v1/models?{name}=1&{name}=2"), 400)
+    assert (refused["param"], refused["code"]) == (name, "duplicate_parameter")
+
+
 def test_too_many_query_parameters_are_refused(alice: Person) -> None:
     assert error(alice.get("/v1/models?" + "a&" * 2_000), 400)["code"] == "request_too_large"
 

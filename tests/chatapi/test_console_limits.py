@@ -98,12 +98,23 @@ def test_pages_of_the_list_have_each_limit_once(alice: Person) -> None:
         limit(Scope.API_KEY, alice.api_key.pk, period, "1")
         limit(Scope.PROJECT, alice.project.pk, period, "1")
         limit(Scope.PROJECT_END_USERS, alice.project.pk, period, "1")
-    whole = [each.limit.pk for each in limits_page(organization, None, None, 50)]
+    whole = [each.limit.pk for each in limits_page(organization, None, None, 50) or ()]
     found: list[int] = []
     for _ in range(5):
-        found += [each.limit.pk for each in limits_page(organization, None, found[-1] if found else None, 2)]
+        page = limits_page(organization, None, found[-1] if found else None, 2)
+        found += [each.limit.pk for each in page or ()]
     assert len(whole) == 9
     assert found == whole
+
+
+@pytest.mark.parametrize("after", ["0", "x", "{removed}", "{strangers}"])
+def test_there_is_no_page_of_the_list_behind_a_limit_that_is_not_in_it(
+    alice: Person, charlie: Person, after: str
+) -> None:
+    removed, strangers = limit(Scope.API_KEY, alice.api_key.pk), limit(Scope.API_KEY, charlie.api_key.pk)
+    after = after.format(removed=removed.pk, strangers=strangers.pk)
+    removed.delete()
+    assert as_role(alice, Role.VIEWER).get(url(alice, f"budgets?after={after}")).status_code == 404
 
 
 def test_limits_of_end_users_are_in_the_list(alice: Person) -> None:

@@ -118,9 +118,10 @@ def test_to_count_tokens_takes_from_the_end_users_limits(
 def test_a_header_names_the_end_user(installation: Installation, clients: dict[str, Client]) -> None:
     with installation.another_web(CHATAPI_END_USER_HEADER="x-person") as another:
         client = Client(another.url, clients["plain"].key)
-        answer = message(client, "body", x_person="header")
-        path = f"/v1/generations/{answer.headers['x-generation-id']}"
-        assert client.send("GET", path).json["end_user"] == "header"
+        for sent, name in ((b"header", "header"), ("müller".encode(), "müller"), (b"m\xfcller", "müller")):
+            answer = message(client, "body", x_person=sent.decode("latin-1"))
+            path = f"/v1/generations/{answer.headers['x-generation-id']}"
+            assert client.send("GET", path).json["end_user"] == name
 
 
 def test_a_name_that_is_long_or_unprintable_or_to_be_hidden_is_a_digest(clients: dict[str, Client]) -> None:

@@ -96,6 +96,11 @@ def test_a_wrong_query_is_a_400_that_names_the_parameter(boss: Person, query: st
     assert refused(boss, "GET", f"{HERE}/projects?{query}")[0] == param
 
 
+@pytest.mark.parametrize("value", ["null", "-1", "253402300799"])
+def test_a_wrong_time_is_a_400_that_names_it(boss: Person, value: str) -> None:
+    assert refused(boss, "GET", f"{HERE}/audit_logs?effective_at[gt]={value}")[0] == "effective_at[gt]"
+
+
 def test_a_body_is_json_and_says_so(boss: Person) -> None:
     assert refused(boss, "POST", f"{HERE}/projects", b'{"name": ')[1] == "invalid_json"
     assert refused(boss, "POST", f"{HERE}/projects", b"[" * 60_000)[1] in {"too_deep", "invalid_json"}
@@ -397,6 +402,19 @@ def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None
         recorder.record("asked to stop", run(boss))
     query = query.replace("{project}", project).replace("{key}", str(boss.api_key.pk))
     assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
+
+
+@pytest.mark.parametrize(
+    ("query", "count"), [("[gt]=10", 0), ("[gte]=10", 2), ("[gte]=11", 0), ("[lt]=10", 0), ("[lte]=10", 2)]
+)
+def test_the_audit_log_compares_the_seconds_that_it_shows(boss: Person, query: str, count: int) -> None:
+    for milliseconds in (10_000, 10_400):
+        AuditEntry.objects.create(
+            at=datetime.fromtimestamp(milliseconds / 1_000, UTC), actor="alice", action="created",
+            object_type="accounts.project", organization_id=boss.project.organization_id,
+        )  # fmt: skip
+    found = said(boss, "GET", f"{HERE}/audit_logs?effective_at{query}&event_types=project.created")["data"]
+    assert [each["effective_at"] for each in found] == [10] * count
 
 
 def test_the_audit_log_of_a_project_has_what_it_has_lost(boss: Person, bob: Person, research: str) -> None:

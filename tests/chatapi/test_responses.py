@@ -128,6 +128,15 @@ def test_what_is_not_forwarded_is_listed(client: Client) -> None:
     assert answer.headers["x-chatapi-ignored"] == "client_metadata, seed"
 
 
+def test_the_list_of_what_is_not_forwarded_is_short_enough_for_proxies(client: Client) -> None:
+    searches = [{"type": "web_search_call", "id": "ws"}] * 400
+    answer = ask(client, input=[*searches, {"role": "user", "content": "hi"}])
+    listed = answer.headers["x-chatapi-ignored"]
+    assert listed.startswith("input[0], input[1], ")
+    assert listed.endswith("], and others")
+    assert len(listed) < 1_100
+
+
 # ---- state
 
 
@@ -239,7 +248,13 @@ def test_every_input_item_has_an_id_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("order=up", "order"), ("after=msg_1", "after")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("order=up", "order"),
+        ("after=msg_1", "after"),
+        ("order=asc&order=desc", "order"),
+    ],
 )
 def test_wrong_queries_are_refused(client: Client, query: str, param: str) -> None:
     response = ask(client).json

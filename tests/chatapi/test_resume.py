@@ -93,6 +93,13 @@ def test_a_position_that_is_none_is_refused(client: Client, after: str) -> None:
     assert (answer.status, answer.error["param"]) == (400, "starting_after")
 
 
+def test_a_position_may_be_behind_thousands_of_events_of_one_delta(client: Client) -> None:
+    """A response has one for each page that its text refers to."""
+    generation_id, _ = completed(client, "openai")
+    answer = resume(client, generation_id, "2-10000")
+    assert (answer.status, answer.body) == (200, resume(client, generation_id, "2").body)
+
+
 @pytest.mark.parametrize("dialect", CHAT.dialects)
 def test_a_position_that_the_stream_never_reached_is_refused(client: Client, dialect: str) -> None:
     generation_id, _ = completed(client, dialect)

@@ -115,12 +115,14 @@ def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
         Case([Started(context=LOGPROBS), Text("an upstream without them"), *END], {}, is_text=True),
     ],
 )
-def test_each_chunk_has_the_four_lists_if_log_probabilities_were_requested(dialect: str, case: Case) -> None:
+def test_each_choice_has_the_four_lists_if_log_probabilities_were_requested(dialect: str, case: Case) -> None:
     lists = {"tokens", "text_offset", "token_logprobs", "top_logprobs"}
     for choice in choices(case.stream(dialect)):
         assert choice["logprobs"].keys() == lists
         if not choice["text"] and choice["finish_reason"]:
             assert not any(choice["logprobs"].values())
+    for whole in json.loads(case.body(dialect))["choices"]:
+        assert whole["logprobs"].keys() == lists
     without = Case([Started(), *case.deltas[1:]], case.answer, is_text=True)
     assert choices(without.stream(dialect))[-1]["logprobs"] is None
 

@@ -233,6 +233,7 @@ FORMAT = {
         ({"metadata": {"user_id": "u", "x": 1}}, {"user": "u"}),
         ({"tools": [TOOL]}, {"tools": [FUNCTION]}),
         ({"tools": [TOOL | {"type": "custom", "cache_control": None, "x": 1}]}, {"tools": [FUNCTION]}),
+        ({"tools": [TOOL | {"type": None}]}, {"tools": [FUNCTION]}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "auto"}},
             {"tools": [FUNCTION], "tool_choice": "auto"},
@@ -404,8 +405,8 @@ def test_a_remote_picture_has_the_clients_path() -> None:
             {
                 "messages": [
                     USER,
-                    assistant(*(use(str(id)) for id in range(129))),
-                    turn(*(result(str(id)) for id in range(129))),
+                    assistant(*(use(str(id)) for id in range(1_025))),
+                    turn(*(result(str(id)) for id in range(1_025))),
                 ]
             },
             "messages[1].content",

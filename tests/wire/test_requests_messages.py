@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_MESSAGES
-from chatapi.wire.messages import AssistantMessage
+from chatapi.wire.messages import AssistantMessage, ToolMessage
 from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import HELLO, chat, chat_refusal, messages_of
 
@@ -56,6 +56,8 @@ def test_null_members_of_a_message_are_absent() -> None:
         "name": None,
     }
     assert messages_of(chat(messages=[replayed])) == [AssistantMessage(content="Hi.")]
+    result = {"role": "tool", "content": "22 C", "tool_call_id": "call_1", "is_error": None}
+    assert messages_of(chat(messages=[result])) == [ToolMessage("22 C", "call_1", is_error=None)]
 
 
 def test_members_that_openai_does_not_know_are_dropped() -> None:
@@ -96,7 +98,7 @@ def test_members_that_openai_does_not_know_are_dropped() -> None:
         ({"role": "assistant", "content": None}, ".content", "missing_required_parameter"),
         ({"role": "assistant", "content": None, "tool_calls": []}, ".content", "missing_required_parameter"),
         ({"role": "assistant", "content": "x", "tool_calls": {}}, ".tool_calls", "invalid_type"),
-        ({"role": "assistant", "content": "x", "tool_calls": [CALL] * 129}, ".tool_calls", "invalid_value"),
+        ({"role": "assistant", "content": "x", "tool_calls": [CALL] * 1_025}, ".tool_calls", "invalid_value"),
         ({"role": "assistant", "tool_calls": [CALL | {"id": None}]}, ".tool_calls[0].id", "invalid_type"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "function": CALL["function"]}]},

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
@@ -115,6 +115,7 @@ def sent(protocol: str, body: dict[str, Any]) -> Any:
 
 
 @given(_texts, _turns, _texts)
+@example("s", [Turn("q", "a", [Call("f", {}, "0")] * 1_000)], "l")
 def test_a_conversation_is_the_same_for_an_upstream(system: str, turns: list[Turn], last: str) -> None:
     expected = sent("chat.completions", chat(system, turns, last))
     assert sent("responses", responses(system, turns, last)) == expected

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from chatapi.wire.caps import MAX_TOOL_CALLS
 from chatapi.wire.deltas import Finished, Started, Text, ToolCall
-from chatapi.wire.upstream_tool_calls import MAX_CALLS
 from tests.wire.upstream_events import STOP, call, chunk, collected, failure_code, new_reader, read, tools
 
 
@@ -159,9 +159,9 @@ def test_custom_tools_and_arguments_as_objects_are_read() -> None:
 
 
 def test_a_choice_has_a_bounded_number_of_tool_calls() -> None:
-    calls = [call("{}", "f", index=number, id=f"c{number}") for number in range(MAX_CALLS)]
-    assert len(collected(tools(*calls))) == MAX_CALLS
+    calls = [call("{}", "f", index=number, id=f"c{number}") for number in range(MAX_TOOL_CALLS)]
+    assert len(collected(tools(*calls))) == MAX_TOOL_CALLS
     assert (
-        failure_code(tools(*calls, call("{}", "f", index=MAX_CALLS, id="more")))
+        failure_code(tools(*calls, call("{}", "f", index=MAX_TOOL_CALLS, id="more")))
         == "upstream_invalid_response"
     )

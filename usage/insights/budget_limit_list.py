@@ -101,13 +101,17 @@ def filters_of(key: BudgetKey) -> Filters | None:
 @time_limit()
 def limits_page(
     organization: Organization, project: Project | None, after: int | None, size: int
-) -> list[LimitUse]:
-    """Return limits of the organization, or of the project and its keys, that come after one in the list."""
+) -> list[LimitUse] | None:
+    """Return limits of the organization, or of the project and its keys, that come after one in the list;
+    None if that one is not in it.
+    """
     rows: Any = _in_order(access.belonging_to(organization.pk, BudgetLimit.objects.all()))
     if project is not None:
         rows = rows.filter(_of_project(project))
-    last = rows.filter(pk=after).first() if after is not None else None
-    if last is not None:
+    if after is not None:
+        last = rows.filter(pk=after).first()
+        if last is None:
+            return None
         rows = rows.filter(_behind(last))
     return uses(with_subject(rows)[:size], organization.time_zone)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.db.models import CharField, Q, QuerySet
 from django.db.models.functions import Cast
+from msgspec import UNSET
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -49,6 +50,8 @@ _SPECIAL = {
     _REVOKED: _IS_REVOCATION,
     _ARCHIVED: _IS_ARCHIVING,
 }
+# Entries are shown and compared by whole seconds: how to look each up, and the seconds to add.
+_BOUNDS = {"gt": ("gte", 1), "gte": ("gte", 0), "lt": ("lt", 0), "lte": ("lt", 1)}
 
 
 class AuditLogs(ManagementRoute):
@@ -92,10 +95,10 @@ routes: list[type[ManagementRoute]] = [AuditLogs]
 def _matching(query: Any, members: QuerySet[Member]) -> Q:
     """Return the condition of the query's filters; only members are known by their e-mail addresses."""
     found = Q(pk__in=[]) if query.tenant_only else Q()
-    for name in ("gt", "gte", "lt", "lte"):
+    for name, (lookup, more_s) in _BOUNDS.items():
         seconds = getattr(query, f"effective_{name}")
-        if seconds is not None:
-            found &= Q(**{f"at__{name}": datetime.fromtimestamp(seconds, UTC)})
+        if seconds is not UNSET:
+            found &= Q(**{f"at__{lookup}": datetime.fromtimestamp(seconds + more_s, UTC)})
     if query.event_types is not None:
         found &= reduce(or_, map(_of_type, query.event_types), Q(pk__in=[]))
     if query.actor_ids is not None:

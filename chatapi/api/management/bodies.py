@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import HIGHEST
 from chatapi.api.management.pages import PageQuery, RowId
@@ -150,7 +150,8 @@ class SpendLimitBody(Struct, frozen=True, kw_only=True):
     threshold_amount: Annotated[int, Meta(ge=0, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
 
 
-_Times = Annotated[int, Meta(ge=0, le=253_402_300_799)]
+# A second before the last one of the year 9999, in which Python's dates end.
+_Times = Annotated[int, Meta(ge=0, le=253_402_300_798)]
 # A database takes no NUL character.
 _Text = Annotated[str, Meta(pattern=r"^[^\x00]{1,150}\Z")]
 _Texts = Annotated[list[_Text], Meta(max_length=100)]
@@ -165,10 +166,11 @@ class AuditLogQuery(
     """A page of the audit log, newest first."""
 
     before: RowId | None = None
-    effective_gt: _Times | None = None
-    effective_gte: _Times | None = None
-    effective_lt: _Times | None = None
-    effective_lte: _Times | None = None
+    # Not None: as a number, the text "null" of a query would be read as None.
+    effective_gt: _Times | UnsetType = UNSET
+    effective_gte: _Times | UnsetType = UNSET
+    effective_lt: _Times | UnsetType = UNSET
+    effective_lte: _Times | UnsetType = UNSET
     event_types: _Texts | None = None
     actor_ids: Annotated[list[RowId], Meta(max_length=100)] | None = None
     actor_emails: _Texts | None = None

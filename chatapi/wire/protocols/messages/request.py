@@ -47,25 +47,26 @@ class ToolDefinition(_Plain, frozen=True):
     """A tool: the client's own, or one that Anthropic's servers run, which is left out."""
 
     name: _ToolName
-    type: str = "custom"
+    type: str | None = "custom"
     description: parameters.Description | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
     cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
-        # Anthropic's reference: a tool without a type is the client's own, and has a schema.
-        if self.type == "custom" and self.input_schema is None:
+        # Anthropic's reference: a tool without a type, or with null, is the client's own, and has a schema.
+        is_own = self.type in ("custom", None)
+        if is_own and self.input_schema is None:
             allowed = "it is required for a tool of your own"
             raise Violation("input_schema", allowed, "missing_required_parameter")
-        if self.type != "custom" and not self.is_servers:
+        if not is_own and not self.is_servers:
             allowed = "only 'custom' tools are supported; send this tool with a name and an input_schema"
             raise Violation("type", allowed)
 
     @property
     def is_servers(self) -> bool:
         """Whether Anthropic's servers run it."""
-        return self.type.startswith(_SERVER_TOOLS)
+        return self.type is not None and self.type.startswith(_SERVER_TOOLS)
 
 
 class AutoChoice(Tagged, frozen=True, tag="auto"):

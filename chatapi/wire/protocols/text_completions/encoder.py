@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from chatapi.wire.completion import Choice, Logprobs
+from chatapi.wire.completion import Choice, Completion, Logprobs
 from chatapi.wire.deltas import (
     AnyDelta,
     Failed,
@@ -75,14 +75,22 @@ class OpenAIText(OpenAI):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._text_lengths = [0] * answer.choices_count
-        # What a chunk without a token has as its `logprobs`.
+        # What a choice without a token has as its `logprobs`.
         self._no_logprobs = b"null"
 
     def _started(self, delta: Started) -> bytes:
-        # The llama server's document: a client that asks for log probabilities gets the lists in each chunk.
-        if "logprobs" in delta.context:
-            self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
+        self._read_context(delta.context)
         return super()._started(delta)
+
+    def body(self, completion: Completion) -> bytes:
+        """Return the whole answer as one JSON object; `completion.usage` must be set."""
+        self._read_context(completion.context)
+        return super().body(completion)
+
+    def _read_context(self, context: Mapping[str, Any]) -> None:
+        # The llama server's document: a client that asks for log probabilities gets the lists in each chunk.
+        if "logprobs" in context:
+            self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
 
     def _announcement(self, index: int) -> bytes:
         """Return nothing if there is one choice only: there is no role to tell."""
@@ -119,8 +127,9 @@ class OpenAIText(OpenAI):
     def _choice_body(self, choice: Choice) -> dict[str, Any]:
         text = (choice.text or "") + (choice.refusal or "")
         logprobs = LogprobLists.body(choice.logprobs, choice.refusal_logprobs)
+        shown = logprobs or msgspec.Raw(self._no_logprobs)
         finish_reason = choice.finish_reason and self._word_for(choice.finish_reason)
-        return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {"text": text, "index": choice.index, "logprobs": shown, "finish_reason": finish_reason}
 
 
 # Two parents each: the form of a chunk is that of text completions, the end of a stream that of the dialect.
