@@ -234,6 +234,17 @@ def test_it_tells_what_waits_runs_and_is_late(used: Generation) -> None:
     assert number(found, "ledger_unsealed_entries") == LedgerEntry.objects.count()
 
 
+@pytest.mark.parametrize(("queue_class", "age_s"), [(None, 60), (1, 60), (2, 0), (3, 0)])
+def test_the_age_of_the_queue_is_that_of_interactive_requests(
+    used: Generation, queue_class: int | None, age_s: int
+) -> None:
+    minute_ago = database_now() - timedelta(minutes=1)
+    Generation.objects.filter(pk=used.pk).update(admitted_at=minute_ago, queue_class=queue_class)
+    found = samples()
+    assert age_s <= number(found, "queue_oldest_age_seconds") < age_s + 60
+    assert number(found, "generations_in_flight", "queued") == 1
+
+
 @pytest.mark.parametrize(("limit", "near", "at"), [(1_000, 1, 1), (290_000, 1, 0), (1_000_000, 0, 0)])
 def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int, at: int) -> None:
     run(alice)
