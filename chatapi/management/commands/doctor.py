@@ -64,10 +64,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
         yield from _explained("database", stores.check_database_settings)
         yield from _explained("replica", stores.check_replica)
     # URLs that are none are reported among the settings.
-    has_urls = not check_redis_urls()
-    redis = list(stores.check_redis()) if has_urls else []
-    yield from redis
-    has_redis = has_urls and all(each.level is not Level.WRONG for each in redis)
+    has_redis = not check_redis_urls() and (yield from stores.check_redis())
     if has_redis:
         yield from _explained("Redis", lambda: [stores.check_redis_clock()])
         yield from _explained("Redis", lambda: [stores.check_processes()])
