@@ -129,8 +129,12 @@ def test_the_commands_of_an_installation_by_hand_name_what_exists(tmp_path: Path
     assert [parser.parse_args(each.split()).only for each in options] == ["web", "web", "worker", "reaper"]
     for command in set(re.findall(r"manage\.py (\w+)", text)) - {"migrate", "createsuperuser"}:
         load_command_class("chatapi", command)
+    [unit] = re.findall(r"(?m)(^    \[Service\]\n(?:    .+\n|\n)+)", text)
+    # The unit's user reads no bytecode of root's commands, and can write none beside the code.
+    bytecode = re.search(r"Environment=PYTHONPYCACHEPREFIX=/var/cache/(.+)", unit)
+    assert bytecode
+    assert f"CacheDirectory={bytecode[1]}\n" in unit
     if shutil.which("systemd-analyze"):
-        [unit] = re.findall(r"(?m)(^    \[Service\]\n(?:    .+\n|\n)+)", text)
         path = tmp_path / "chatapi@web1.service"
         unit = re.sub(r"(?m)^    ", "", unit)
         path.write_text(unit.replace("/srv/chatapi/.venv/bin/python", sys.executable))
