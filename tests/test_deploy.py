@@ -92,6 +92,12 @@ def test_probes_and_autoscalers_name_what_exists() -> None:
     assert metric in (ROOT / "docs" / "metrics.md").read_text()
 
 
+def test_commands_run_in_pods_after_all_deployments_are_there() -> None:
+    first, _, _ = (FOLDER / "kubernetes" / "README.md").read_text().partition("kubectl exec")
+    [waited] = re.findall(r"(?m)^    kubectl rollout status (.+) --timeout=\w+$", first)
+    assert set(waited.split()) == {f"deploy/{each['metadata']['name']}" for each in of_kind("Deployment")}
+
+
 def test_settings_and_secrets_have_names_that_are_read_and_no_values() -> None:
     main, upstreams = of_kind("Secret")
     assert set(CONFIG) | set(main["stringData"]) <= README_SETTINGS
