@@ -56,6 +56,8 @@ HOURS = {
     # The last of two web processes still has an answer of that server.
     "a stream server is down": ({SERVER % "b": "1x50 0x10"}, {"ChatapiStreamServerDown"}),
     "leases are overdue": ({"chatapi_lease_overdue_seconds": "0x50 0+60x10"}, {"ChatapiNoReaper"}),
+    # Leases ran out while the database was away; a reaper closes them when it is back.
+    "leases were overdue for a moment": ({"chatapi_lease_overdue_seconds": "0x59 60"}, set()),
     "an upstream uses more than it may": (
         {'chatapi_overage_dollars_total{model="small"}': "0.5x30 0.6x30"},
         {"ChatapiOverages"},
