@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.process_metrics import COUNTERS, GAUGES, HISTOGRAMS
 from tests.cast import Person, admit, run
+from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT
 from usage import insights
 from usage.books import corrections, ledger, outbox
@@ -325,6 +327,17 @@ def test_it_tells_when_the_books_were_sealed_and_checked(kept: datetime) -> None
     for name in ("seal", "check"):
         assert number(found, f"ledger_last_{name}_timestamp_seconds") == kept.timestamp()
     assert number(found, "ledger_differences") == 3
+
+
+def test_it_tells_whether_the_broker_answers(db: None, settings: Settings, tmp_path: Path) -> None:
+    with Valkey(tmp_path) as valkey:
+        settings.BROKER_URL, settings.STREAMS_URL = (
+            f"unix://{valkey.socket}",
+            f"unix://{tmp_path}/nobody.sock",
+        )
+        assert (number(samples(), "broker_up"), number(samples(), "stream_server_up", "0")) == (1, 0)
+        settings.BROKER_URL, settings.STREAMS_URL = settings.STREAMS_URL, settings.BROKER_URL
+        assert (number(samples(), "broker_up"), number(samples(), "stream_server_up", "0")) == (0, 1)
 
 
 def test_the_manual_names_each_metric(used: Generation, kept: datetime) -> None:
