@@ -26,6 +26,8 @@ ENCRYPT = """
 from accounts.models import Project
 from chatapi import response_store, upstream_keys
 from chatapi.models import Deployment, ServedModel
+from chatapi.notifications import webhooks
+from chatapi.notifications.models import WebhookEndpoint
 from usage.models import Generation
 upstream = {"engine": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}
 row = Deployment.objects.create(model=ServedModel.objects.create(id="small"), name="entered", **upstream)
@@ -33,6 +35,7 @@ upstream_keys.enter(row, "sk-entered")
 Project.objects.update(stores_responses_days=30)
 generation = Generation.objects.exclude(settled_at=None).first()
 response_store.write(generation.pk, response_store.Content(b"a question", []))
+webhooks.add(WebhookEndpoint(url="https://example.com/"))
 """
 DECRYPT = """
 from chatapi import response_store, upstream_keys
@@ -40,6 +43,11 @@ from chatapi.models import Deployment, StoredResponse
 content = response_store.decrypt(StoredResponse.objects.get())
 print(upstream_keys.entered(Deployment.objects.get()), content and content.state.decode())
 """
+
+ENABLED = (
+    "from chatapi.notifications.models import WebhookEndpoint; "
+    'print(list(WebhookEndpoint.objects.values_list("is_enabled", flat=True)))'
+)
 
 
 class Machine:
@@ -88,6 +96,7 @@ def test_the_manual_has_commands_for_both_databases() -> None:
     assert set(COMMANDS) == {
         *(f"{form}-{act}" for form in ("sqlite", "postgresql") for act in ("backup", "restore")),
         "check",
+        "rehearsal",
     }
 
 
@@ -113,6 +122,9 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     checked = new.says(COMMANDS["check"])
     assert "no difference" in checked
     assert new.shell(COUNTS) == counts
+    assert new.shell(ENABLED) == "[True]"
+    new.says(COMMANDS["rehearsal"])
+    assert new.shell(ENABLED) == "[False]"
     assert (new.knows(key), new.knows(later)) == (True, False)
     assert not new.knows(key, CHATAPI_KEY_PEPPER="another" + "x" * 40)
 
