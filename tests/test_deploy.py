@@ -92,6 +92,12 @@ def test_probes_and_autoscalers_name_what_exists() -> None:
     assert metric in (ROOT / "docs" / "metrics.md").read_text()
 
 
+def test_commands_run_in_pods_after_all_deployments_are_there() -> None:
+    first, _, _ = (FOLDER / "kubernetes" / "README.md").read_text().partition("kubectl exec")
+    [waited] = re.findall(r"(?m)^    kubectl rollout status (.+) --timeout=\w+$", first)
+    assert set(waited.split()) == {f"deploy/{each['metadata']['name']}" for each in of_kind("Deployment")}
+
+
 def test_settings_and_secrets_have_names_that_are_read_and_no_values() -> None:
     main, upstreams = of_kind("Secret")
     assert set(CONFIG) | set(main["stringData"]) <= README_SETTINGS
@@ -129,8 +135,12 @@ def test_the_commands_of_an_installation_by_hand_name_what_exists(tmp_path: Path
     assert [parser.parse_args(each.split()).only for each in options] == ["web", "web", "worker", "reaper"]
     for command in set(re.findall(r"manage\.py (\w+)", text)) - {"migrate", "createsuperuser"}:
         load_command_class("chatapi", command)
+    [unit] = re.findall(r"(?m)(^    \[Service\]\n(?:    .+\n|\n)+)", text)
+    # The unit's user reads no bytecode of root's commands, and can write none beside the code.
+    bytecode = re.search(r"Environment=PYTHONPYCACHEPREFIX=/var/cache/(.+)", unit)
+    assert bytecode
+    assert f"CacheDirectory={bytecode[1]}\n" in unit
     if shutil.which("systemd-analyze"):
-        [unit] = re.findall(r"(?m)(^    \[Service\]\n(?:    .+\n|\n)+)", text)
         path = tmp_path / "chatapi@web1.service"
         unit = re.sub(r"(?m)^    ", "", unit)
         path.write_text(unit.replace("/srv/chatapi/.venv/bin/python", sys.executable))

@@ -8,10 +8,11 @@ from django.conf import settings
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from redis.exceptions import RedisError
 
+from accounts.redis_time_limit import in_time
 from accounts.redis_urls import shared_url
 from chatapi import process_metrics
 from chatapi.process_metrics import Counter, Histogram, Snapshot
-from chatapi.redis_client import connect_from_thread
+from chatapi.redis_client import connect, connect_from_thread
 from chatapi.redis_servers import stream_servers
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ LABELS = ["role", "process"]
 
 def families() -> Iterator[Metric]:
     """Yield the metrics of the living processes, nothing while Redis is away; and what servers answer."""
-    yield _stream_servers()
+    yield from _servers()
     try:
         with connect_from_thread(shared_url()) as redis:
             living = process_metrics.read(redis, settings.REDIS_KEY_PREFIX)
@@ -41,21 +42,40 @@ def families() -> Iterator[Metric]:
         yield _histogram(histogram, living)
 
 
-def _stream_servers() -> GaugeMetricFamily:
+def _servers() -> Iterator[GaugeMetricFamily]:
+    # A view runs in a thread without an event loop.
+    is_broker_up, streams = asyncio.run(_answering())
+    yield GaugeMetricFamily(
+        "chatapi_broker_up", "1 if the server of CHATAPI_BROKER_URL answers.", is_broker_up
+    )
     family = GaugeMetricFamily(
         "chatapi_stream_server_up",
         "1 if the streams server answers, by its number in CHATAPI_STREAMS_URL.",
         labels=["server"],
     )
-    # A view runs in a thread without an event loop.
-    for number, is_answering in enumerate(asyncio.run(_answering_streams())):
+    for number, is_answering in enumerate(streams):
         family.add_metric([str(number)], is_answering)
-    return family
+    yield family
 
 
-async def _answering_streams() -> list[bool]:
+async def _answering() -> tuple[bool, list[bool]]:
+    """Return whether the broker and each server of streams answer; all are asked at the same time."""
     async with stream_servers() as servers:
-        return await asyncio.gather(*(each.is_answering() for each in servers))
+        broker, *streams = await asyncio.gather(
+            _is_broker_answering(), *(each.is_answering() for each in servers)
+        )
+    return broker, streams
+
+
+async def _is_broker_answering() -> bool:
+    redis = connect(settings.BROKER_URL, max_connections=1)
+    try:
+        async with in_time():
+            return bool(await redis.ping())
+    except RedisError:
+        return False
+    finally:
+        await redis.aclose()
 
 
 def _counter(counter: Counter, living: Mapping[str, Snapshot]) -> CounterMetricFamily:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, cast
 
 from django.conf import settings
@@ -99,13 +99,15 @@ def check_migrations() -> Iterator[Finding]:
 # ---- Redis
 
 
-def check_redis() -> Iterator[Finding]:
-    """Yield the state of each Redis."""
+def check_redis() -> Generator[Finding, None, bool]:
+    """Yield the state of each Redis, and return whether all of them answer."""
+    all_answer = True
     for url in all_urls():
         try:
             with connect_from_thread(url) as redis:
                 yield from _check_one(redis, _place(url))
         except (RedisError, OSError, ValueError, TypeError) as error:
+            all_answer = False
             # The text of a ValueError may contain the URL with its password.
             reason = "its URL can't be read" if isinstance(error, ValueError | TypeError) else str(error)
             remedy = (
@@ -114,6 +116,7 @@ def check_redis() -> Iterator[Finding]:
                 else "Check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
             )
             yield wrong("Redis", f"{_place(url)} does not answer: {reason.rstrip('.')}.", remedy)
+    return all_answer
 
 
 def _place(url: str) -> str:

@@ -29,6 +29,7 @@ HEALTHY = {
     REQUESTS % "not_started": "0x60",
     "chatapi_queue_oldest_age_seconds": "0 6 1x58",
     SERVER % "a": "1x60",
+    "chatapi_broker_up": "1x60",
     "chatapi_lease_overdue_seconds": "2x60",
     'chatapi_overage_dollars_total{model="small"}': "0.5x60",
     "chatapi_ledger_differences": "0x60",
@@ -55,7 +56,10 @@ HOURS = {
     "no worker is free": ({"chatapi_queue_oldest_age_seconds": "0x50 0+60x10"}, {"ChatapiQueueWaits"}),
     # The last of two web processes still has an answer of that server.
     "a stream server is down": ({SERVER % "b": "1x50 0x10"}, {"ChatapiStreamServerDown"}),
+    "the broker is down": ({"chatapi_broker_up": "1x50 0x10"}, {"ChatapiBrokerDown"}),
     "leases are overdue": ({"chatapi_lease_overdue_seconds": "0x50 0+60x10"}, {"ChatapiNoReaper"}),
+    # Leases ran out while the database was away; a reaper closes them when it is back.
+    "leases were overdue for a moment": ({"chatapi_lease_overdue_seconds": "0x59 60"}, set()),
     "an upstream uses more than it may": (
         {'chatapi_overage_dollars_total{model="small"}': "0.5x30 0.6x30"},
         {"ChatapiOverages"},

@@ -77,6 +77,18 @@ def test_a_redis_url_that_is_none_is_reported_once_with_what_depends_on_it(servi
     assert wrong == [f"WRONG    settings      {text}"]
 
 
+def test_a_redis_that_answers_but_is_not_right_hides_no_other_check(service: Installation) -> None:
+    with service.open_valkey() as redis:
+        redis.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            done = service.manage("doctor", "--no-upstreams")
+        finally:
+            redis.config_set("maxmemory-policy", "noeviction")
+    assert "WRONG    Redis policy" in done.stdout
+    assert "clocks        The clocks of Redis and" in done.stdout
+    assert "ok       processes     1 worker connected." in done.stdout
+
+
 def test_a_database_that_is_away_is_named_with_the_reason_and_the_remedy(service: Installation) -> None:
     usual = service.environment
     service.environment = usual | {"DATABASE_URL": "postgres://chatapi@127.0.0.1:1/chatapi"}

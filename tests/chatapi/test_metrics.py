@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.process_metrics import COUNTERS, GAUGES, HISTOGRAMS
 from tests.cast import Person, admit, run
+from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT
 from usage import insights
 from usage.books import corrections, ledger, outbox
@@ -234,6 +236,17 @@ def test_it_tells_what_waits_runs_and_is_late(used: Generation) -> None:
     assert number(found, "ledger_unsealed_entries") == LedgerEntry.objects.count()
 
 
+@pytest.mark.parametrize(("queue_class", "age_s"), [(None, 60), (1, 60), (2, 0), (3, 0)])
+def test_the_age_of_the_queue_is_that_of_interactive_requests(
+    used: Generation, queue_class: int | None, age_s: int
+) -> None:
+    minute_ago = database_now() - timedelta(minutes=1)
+    Generation.objects.filter(pk=used.pk).update(admitted_at=minute_ago, queue_class=queue_class)
+    found = samples()
+    assert age_s <= number(found, "queue_oldest_age_seconds") < age_s + 60
+    assert number(found, "generations_in_flight", "queued") == 1
+
+
 @pytest.mark.parametrize(("limit", "near", "at"), [(1_000, 1, 1), (290_000, 1, 0), (1_000_000, 0, 0)])
 def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int, at: int) -> None:
     run(alice)
@@ -314,6 +327,17 @@ def test_it_tells_when_the_books_were_sealed_and_checked(kept: datetime) -> None
     for name in ("seal", "check"):
         assert number(found, f"ledger_last_{name}_timestamp_seconds") == kept.timestamp()
     assert number(found, "ledger_differences") == 3
+
+
+def test_it_tells_whether_the_broker_answers(db: None, settings: Settings, tmp_path: Path) -> None:
+    with Valkey(tmp_path) as valkey:
+        settings.BROKER_URL, settings.STREAMS_URL = (
+            f"unix://{valkey.socket}",
+            f"unix://{tmp_path}/nobody.sock",
+        )
+        assert (number(samples(), "broker_up"), number(samples(), "stream_server_up", "0")) == (1, 0)
+        settings.BROKER_URL, settings.STREAMS_URL = settings.STREAMS_URL, settings.BROKER_URL
+        assert (number(samples(), "broker_up"), number(samples(), "stream_server_up", "0")) == (0, 1)
 
 
 def test_the_manual_names_each_metric(used: Generation, kept: datetime) -> None:

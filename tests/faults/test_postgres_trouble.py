@@ -4,6 +4,7 @@
 
 import os
 import signal
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -164,6 +165,28 @@ def test_backends_that_hang_in_mid_stream_harm_no_answer(
         for answer in answers:
             assert (len(answer.end().words), answer.ends, answer.is_done) == (250, 1, True)
     assert {installation.receipt(answer.generation_id)["outcome"] for answer in answers} == {"completed"}
+
+
+def test_answers_that_run_or_end_while_the_usage_is_rebuilt_come_whole(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
+    # As by default, a lease is hardly longer than a refused batch, which may have heartbeats in it.
+    installation.replace("worker", "manage.py", CHATAPI_DATABASE_TIMEOUT_MS="1250")
+    installation.start_reaper()
+    answers = [ask("steady").heard(5), *(ask("five-seconds").heard(5) for _ in range(4))]
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'usage_dailyusage'::regclass AND NOT granted"
+    with postgres.transaction():
+        postgres.execute("LOCK TABLE usage_dailyusage IN ACCESS EXCLUSIVE MODE")
+        rollup = [sys.executable, "manage.py", "rollup"]
+        installation.run("rollup", rollup, CHATAPI_DATABASE_TIMEOUT_MS="60000")
+        wait_for(lambda: postgres.execute(waiting).fetchone() == (1,), "the rebuild")
+        wait_for(lambda: len(answers[1].words) == 250, "an answer that ends meanwhile")
+        time.sleep(3)  # by then, leases that were not prolonged have run out
+    for answer, words in zip(answers, (1000, 250, 250, 250, 250), strict=True):
+        assert (len(answer.end().words), answer.ends, answer.is_done) == (words, 1, True)
+        assert installation.receipt(answer.generation_id)["outcome"] == "completed"
+    assert installation.processes.pop("rollup").wait(20) == 0
+    installation.end("worker")
 
 
 def views(installation: Installation) -> list[int]:

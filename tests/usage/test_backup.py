@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(180)
 MANUAL = (ROOT / "docs" / "backup.md").read_text()
 COMMANDS = dict(re.findall(r"^```bash ([\w-]+)\n(.*?)^```", MANUAL, re.MULTILINE | re.DOTALL))
 ON_POSTGRESQL = os.environ.get("DATABASE_URL", "").startswith("postgres")
-FORM = "postgresql" if ON_POSTGRESQL else "sqlite"
+FORMS = ("postgresql", "compose") if ON_POSTGRESQL else ("sqlite",)
 SECRETS = ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER")
 COUNTS = (
     "from usage.models import *; from accounts.models import *; "
@@ -26,6 +26,8 @@ ENCRYPT = """
 from accounts.models import Project
 from chatapi import response_store, upstream_keys
 from chatapi.models import Deployment, ServedModel
+from chatapi.notifications import webhooks
+from chatapi.notifications.models import WebhookEndpoint
 from usage.models import Generation
 upstream = {"engine": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}
 row = Deployment.objects.create(model=ServedModel.objects.create(id="small"), name="entered", **upstream)
@@ -33,12 +35,27 @@ upstream_keys.enter(row, "sk-entered")
 Project.objects.update(stores_responses_days=30)
 generation = Generation.objects.exclude(settled_at=None).first()
 response_store.write(generation.pk, response_store.Content(b"a question", []))
+webhooks.add(WebhookEndpoint(url="https://example.com/"))
 """
 DECRYPT = """
 from chatapi import response_store, upstream_keys
 from chatapi.models import Deployment, StoredResponse
 content = response_store.decrypt(StoredResponse.objects.get())
 print(upstream_keys.entered(Deployment.objects.get()), content and content.state.decode())
+"""
+
+ENABLED = (
+    "from chatapi.notifications.models import WebhookEndpoint; "
+    'print(list(WebhookEndpoint.objects.values_list("is_enabled", flat=True)))'
+)
+# Docker, as far as the manual needs it: the services are processes of this machine.
+DOCKER = """#!/bin/bash
+case "$*" in
+"compose up"*reaper) exec python manage.py migrate ;;
+"compose up"*) ;;
+"compose exec -T "*) shift 3 && shift && exec "${@/--dbname=chatapi/--dbname=$DATABASE_URL}" ;;
+*) exit 2 ;;
+esac
 """
 
 
@@ -52,8 +69,14 @@ class Machine:
             f"runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"
         )
         self.folder = folder
+        docker = folder / "bin" / "docker"
+        docker.parent.mkdir()
+        docker.write_text(DOCKER)
+        docker.chmod(0o700)
         usual = {name: value for name, value in os.environ.items() if not name.startswith("CHATAPI_")}
-        self.environment = usual | {"BACKUP": str(backup), "CHATAPI_STATE_DIR": str(folder / "var")}
+        path = f"{docker.parent}:{Path(sys.executable).parent}:{usual['PATH']}"
+        own = {"BACKUP": str(backup), "CHATAPI_STATE_DIR": str(folder / "var"), "PATH": path}
+        self.environment = usual | own
         if ON_POSTGRESQL:
             self.environment |= {name: name + "x" * 40 for name in SECRETS}
             self.environment["DATABASE_URL"] = own_database(os.environ["DATABASE_URL"])
@@ -84,14 +107,17 @@ class Machine:
         return self.shell(code, **environment) == "True"
 
 
-def test_the_manual_has_commands_for_both_databases() -> None:
+def test_the_manual_has_commands_for_both_databases_and_for_compose() -> None:
     assert set(COMMANDS) == {
-        *(f"{form}-{act}" for form in ("sqlite", "postgresql") for act in ("backup", "restore")),
+        *(f"{form}-{act}" for form in ("sqlite", "postgresql", "compose") for act in ("backup", "restore")),
         "check",
+        "compose-check",
+        "rehearsal",
     }
 
 
-def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path, form: str) -> None:
     backup = tmp_path / "backup"
     backup.mkdir()
     old = Machine(tmp_path / "old", backup)
@@ -99,7 +125,8 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     key = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
     old.says(".venv/bin/python manage.py seedusage --add --generations 200 --days 2")
     old.shell(ENCRYPT)
-    old.says(COMMANDS[f"{FORM}-backup"])
+    (old.folder / ".env").write_text("POSTGRES_PASSWORD=kept")
+    old.says(COMMANDS[f"{form}-backup"])
     counts = old.shell(COUNTS)
     # After the backup, and so not in it.
     later = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
@@ -108,11 +135,15 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     kept = new.folder / "var" / "valkey.rdb"
     kept.parent.mkdir()
     kept.touch()
-    new.says(COMMANDS[f"{FORM}-restore"])
+    new.says(COMMANDS[f"{form}-restore"])
+    assert (new.folder / ".env").exists() == (form == "compose")
     assert kept.exists() == ON_POSTGRESQL, "the service would not begin with an empty Redis"
-    checked = new.says(COMMANDS["check"])
+    checked = new.says(COMMANDS["compose-check" if form == "compose" else "check"])
     assert "no difference" in checked
     assert new.shell(COUNTS) == counts
+    assert new.shell(ENABLED) == "[True]"
+    new.says(COMMANDS["rehearsal"])
+    assert new.shell(ENABLED) == "[False]"
     assert (new.knows(key), new.knows(later)) == (True, False)
     assert not new.knows(key, CHATAPI_KEY_PEPPER="another" + "x" * 40)
 
@@ -136,5 +167,5 @@ def test_books_that_are_not_those_of_the_seal_are_found(tmp_path: Path) -> None:
 
 
 def test_nobody_else_on_the_machine_reads_a_backup() -> None:
-    for form in ("sqlite", "postgresql"):
+    for form in ("sqlite", "postgresql", "compose"):
         assert COMMANDS[f"{form}-backup"].startswith("umask 077\n")

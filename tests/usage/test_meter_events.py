@@ -12,6 +12,7 @@ from django.db.models import F
 from django.test import Client
 
 from accounts.models import APIKey, Organization
+from chatapi.doctor import payment as payment_check
 from tests.fake_stripe import METER, Stripe
 from tests.usage.billing_months import correct, keys_of, set_prices, use
 from usage.books import credit
@@ -34,7 +35,7 @@ class Clock:
 
     def __init__(self, stripe: Stripe, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
-        for module in (metered_usage, sender):
+        for module in (metered_usage, sender, payment_check):
             monkeypatch.setattr(module, "database_now", lambda: self.now)
         stripe.now = self.timestamp
 
@@ -300,6 +301,31 @@ def test_an_event_that_stripe_refuses_waits_with_its_error(
     settle_all(clock)
     assert_equal(stripe, keys[0])
     assert MeterEvent.objects.get().error == ""
+
+
+def test_doctor_and_the_command_say_which_usage_stripe_does_not_get(
+    stripe: Stripe, clock: Clock, keys: list[APIKey], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found() -> list[str]:
+        return [each.text for each in payment_check.check_reported_usage()]
+
+    use(random.Random(1), keys[0], START, completion=100)
+    in_order = "The usage of 1 organization is reported to Stripe."
+    assert found() == [in_order]
+    # No reaper has the meter's name.
+    clock.now += timedelta(hours=4)
+    assert found() == ["The usage of Billed since 2026-03-01 06:00 UTC is not written down for Stripe."]
+    call_command("stripecustomer", "--organization", "Billed")
+    assert "written down until 2026-03-01 06:00 UTC; $0.00 are at Stripe" in capsys.readouterr().out
+    report()
+    assert found() == [in_order]
+    MeterEvent.objects.update(meter="unknown")
+    assert send() == [Result.REFUSED]
+    [text] = found()
+    assert text.startswith("Usage since 2026-03-01 06:00 UTC waits for Stripe (reports: 1): No active meter")
+    MeterEvent.objects.update(meter=METER)
+    settle_all(clock)
+    assert found() == [in_order]
 
 
 @pytest.mark.parametrize("days", [36, 75])

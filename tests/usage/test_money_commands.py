@@ -145,7 +145,9 @@ def test_what_is_no_time_is_refused(manage: Manage, moment: str) -> None:
 # ---- verifyledger
 
 
-def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) -> None:
+def test_right_books_are_right_with_their_newest_seal(
+    manage: Manage, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = database_now()
     ledger.admit(now, [admission := ask()])
     ledger.settle(now, [completed(run(admission, now))])
@@ -161,7 +163,8 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
         since, seal.digest
     )
     with pytest.raises(CommandError, match=r"^1 difference in"):
-        manage("verifyledger", "--seal", "f" * 64)
+        call_command("verifyledger", "--seal", "f" * 64)
+    assert capsys.readouterr().out == f"Newest seal: {seal.digest}\n"
 
 
 @pytest.mark.parametrize("hours", [-8, 5.5])

@@ -35,6 +35,8 @@ class Health:
     queue_depth: int
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
+    oldest_interactive_s: float | None
+    """The same of those that do not wait for others on purpose."""
     running: int
     longest_running_s: float | None
     """Time since the first of the running requests was claimed."""
@@ -60,7 +62,9 @@ _HEALTH = """
     WITH opened AS (
         SELECT COUNT(*) AS all_open, MIN(lease_expires_at) AS lease,
             COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued, MIN(claimed_at) AS claimed,
-            MIN(CASE WHEN state = 'admitted' THEN admitted_at END) AS oldest
+            MIN(CASE WHEN state = 'admitted' THEN admitted_at END) AS oldest,
+            MIN(CASE WHEN state = 'admitted' AND COALESCE(queue_class, 1) = 1 THEN admitted_at END)
+                AS oldest_interactive
         FROM usage_generation WHERE NOT (state = 'settled')),
     closed AS (
         SELECT SUM(CASE WHEN outcome = 'worker_lost' THEN requests ELSE 0 END) AS lost,
@@ -71,7 +75,8 @@ _HEALTH = """
     difference AS (
         SELECT differences, first_difference FROM usage_ledgercheck
         WHERE differences > 0 AND resolved_at IS NULL ORDER BY checked_at DESC LIMIT 1)
-    SELECT queued, oldest, all_open - queued, claimed, lease, lost, not_started, sealed_at,
+    SELECT queued, oldest, oldest_interactive, all_open - queued, claimed, lease,
+        lost, not_started, sealed_at,
         (SELECT COUNT(*) FROM (
             SELECT 1 FROM usage_ledgerentry WHERE id > COALESCE((SELECT last_id FROM seal), 0)
             ORDER BY id LIMIT {most_unsealed}) AS unsealed),
@@ -85,13 +90,16 @@ def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     since, clock, parameters = _clock()
     sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
-    ((queued, oldest, running, claimed, lease, lost, not_started, *books),) = fetch_all(sql, parameters)
+    ((queued, oldest, interactive, running, claimed, lease, lost, not_started, *books),) = fetch_all(
+        sql, parameters
+    )
     sealed_at, unsealed, checked_at, read_at, *difference = books
     now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
         now=now,
         queue_depth=queued,
         oldest_queued_s=_seconds(now, oldest),
+        oldest_interactive_s=_seconds(now, interactive),
         running=running,
         longest_running_s=_seconds(now, claimed),
         oldest_lease_s=_seconds(now, lease),

@@ -107,7 +107,10 @@ def rebuild() -> Rebuilt:
     """
     with transaction.atomic():
         if connection.vendor == "postgresql":  # SQLite's IMMEDIATE transaction is alone already
-            execute("LOCK TABLE usage_ledgerentry, usage_hourlyusage, usage_closedday IN EXCLUSIVE MODE", [])
+            # Settlements that wait keep heartbeats waiting. Reapers have to wait, too, so that they take over
+            # no request whose lease can't be prolonged. That table is the first one, as in a settlement.
+            tables = "usage_generation, usage_ledgerentry, usage_hourlyusage, usage_closedday"
+            execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE", [])
             # The service's time limits are for requests; a year's books take longer.
             execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())

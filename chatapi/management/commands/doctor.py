@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from chatapi.checks.urls import check_redis_urls
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.doctor import configuration, notifications, served_models, stores
+from chatapi.doctor import configuration, notifications, payment, served_models, stores
 from chatapi.doctor.finding import Finding, Level, wrong
 from chatapi.serving.preflight import CannotStart
 
@@ -21,11 +21,11 @@ SUBJECT_WIDTH = 13
 class Command(BaseCommand):
     help = (
         "Check everything that the service needs: settings, database, migrations, Redis, clocks, processes, "
-        "mail, webhooks, prices, proxies and upstreams. It changes nothing and sends no mail. Each line is "
-        "ok, a warning (the service runs, but not as it should) or WRONG (requests fail, or books or secrets "
-        "are at risk), and the next line says what to do. Exits with 1 if anything is WRONG, else with 0. "
-        "Run it with the environment of a worker, because only workers have the keys of upstreams: with "
-        "compose, `docker compose exec worker python manage.py doctor`."
+        "mail, webhooks, usage for Stripe, prices, proxies and upstreams. It changes nothing and sends no "
+        "mail. Each line is ok, a warning (the service runs, but not as it should) or WRONG (requests fail, "
+        "or books or secrets are at risk), and the next line says what to do. Exits with 1 if anything is "
+        "WRONG, else with 0. Run it with the environment of a worker, because only workers have the keys of "
+        "upstreams: with compose, `docker compose exec worker python manage.py doctor`."
     )
     requires_system_checks = []  # it reports them itself
 
@@ -64,10 +64,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
         yield from _explained("database", stores.check_database_settings)
         yield from _explained("replica", stores.check_replica)
     # URLs that are none are reported among the settings.
-    has_urls = not check_redis_urls()
-    redis = list(stores.check_redis()) if has_urls else []
-    yield from redis
-    has_redis = has_urls and all(each.level is not Level.WRONG for each in redis)
+    has_redis = not check_redis_urls() and (yield from stores.check_redis())
     if has_redis:
         yield from _explained("Redis", lambda: [stores.check_redis_clock()])
         yield from _explained("Redis", lambda: [stores.check_processes()])
@@ -76,6 +73,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     if has_database:
         yield from _explained("database", lambda: [stores.check_database_clock()])
         yield from _explained("database", notifications.check_deliveries)
+        yield from _explained("database", payment.check_reported_usage)
         yield from _explained("database", served_models.check_catalog)
         yield from _explained("database", served_models.check_deployments)
         if has_redis:

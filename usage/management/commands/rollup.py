@@ -10,9 +10,9 @@ from usage.statements import itemizing
 
 class Command(BaseCommand):
     help = (
-        "Rebuild the hourly usage from the ledger in one transaction; settlements wait meanwhile. "
-        "Then add up all days that are over, with their times to first token and the items of statements; "
-        "statements that are issued stay as they are. Safe to repeat."
+        "Rebuild the hourly usage from the ledger in one transaction. Requests can't begin or end meanwhile: "
+        "run it in a quiet hour. Then add up all days that are over, with their times to first token and the "
+        "items of statements; statements that are issued stay as they are. Safe to repeat."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -53,7 +53,10 @@ class Command(BaseCommand):
         events, billed = MeterEvent.objects.filter(organization=organization), Q()
         if customer:
             billed = Q(customer_id=customer.customer_id, hour__gte=customer.billed_from)
-            begin = f"{customer}: usage from {customer.billed_from:%Y-%m-%d %H:%M} UTC"
+            begin, until = (
+                f"{at:%Y-%m-%d %H:%M} UTC" for at in (customer.billed_from, customer.reported_until)
+            )
+            begin = f"{customer}: usage from {begin}, written down until {until}"
         elif events.exists():
             begin = f"{organization}: no usage is reported any more"
         else:

@@ -50,12 +50,14 @@ class Command(BaseCommand):
         for difference in report.differences:
             self.stderr.write(str(difference))
         summary = _summary(report, since)
-        if found := len(report.differences):
-            count = f"{'At least ' if report.is_cut else ''}{found} difference{pluralize(found)}"
-            raise CommandError(f"{count} in {summary}.")
-        self.stdout.write(f"The books are right: {summary}, no difference.")
+        if not (found := len(report.differences)):
+            self.stdout.write(f"The books are right: {summary}, no difference.")
+        # A backup of books with a difference needs it, too.
         if report.newest_seal:
             self.stdout.write(f"Newest seal: {report.newest_seal}")
+        if found:
+            count = f"{'At least ' if report.is_cut else ''}{found} difference{pluralize(found)}"
+            raise CommandError(f"{count} in {summary}.")
 
     def _record(self, now: datetime, since: datetime | None, report: Report) -> None:
         """Record the check for the Overview. Without the right to write, or on a busy database, only warn."""
