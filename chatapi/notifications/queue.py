@@ -153,6 +153,8 @@ def delete(now: datetime, items: Sequence[Old]) -> list[None]:
 def send_test(now: datetime, endpoint: WebhookEndpoint) -> Delivery | None:
     """Write a test event, which goes to this endpoint only; None if one is due already."""
     with transaction.atomic():
+        # Locked, so that of two presses at once the second finds the first one's event.
+        WebhookEndpoint.objects.select_for_update(no_key=True).filter(pk=endpoint.pk).first()
         due = Delivery.objects.filter(endpoint=endpoint, state=Delivery.State.DUE)
         if due.filter(event__kind=EventKind.TEST).exists():
             return None

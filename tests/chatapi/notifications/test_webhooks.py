@@ -4,12 +4,13 @@ import asyncio
 import logging
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from pytest_django.fixtures import Settings
 from standardwebhooks import WebhookVerificationError
 
@@ -361,6 +362,23 @@ def test_one_test_event_waits_at_a_time(
     deliver(now)
     assert receiver.messages[0].verified(secret)["type"] == "webhook.test"
     assert queue.send_test(now + timedelta(seconds=1), endpoint) is not None
+
+
+def test_two_presses_at_once_write_one_test_event(alice: Person, now: datetime) -> None:
+    endpoint, _ = endpoint_of(alice, "https://example.com")
+
+    def press_again() -> Delivery | None:
+        try:
+            return queue.send_test(now + timedelta(seconds=1), endpoint)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            assert queue.send_test(now, endpoint) is not None
+            second = others.submit(press_again)
+            wait([second], timeout=0.2)
+        assert second.result() is None
 
 
 def test_an_organization_has_a_bounded_number_of_endpoints(alice: Person) -> None:
