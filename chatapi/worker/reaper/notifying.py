@@ -99,9 +99,16 @@ async def _deliver_due(commits: GroupCommit, session: aiohttp.ClientSession) -> 
 
 
 async def deliver(commits: GroupCommit, session: aiohttp.ClientSession, now: datetime) -> int:
-    """Send up to `AT_ONCE` deliveries that are due, and record their results; return their number."""
+    """Send up to `AT_ONCE` deliveries that are due, and record their results; return their number.
+
+    Raises the first error after all have ended.
+    """
     taken = await commits.read(queue.take, now, AT_ONCE)
-    await asyncio.gather(*(_deliver(commits, session, now, delivery) for delivery in taken))
+    sending = (_deliver(commits, session, now, delivery) for delivery in taken)
+    # All of them end before an error is raised: the next call would exceed the bound beside them.
+    for result in await asyncio.gather(*sending, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
     return len(taken)
 
 

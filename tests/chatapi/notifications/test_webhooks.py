@@ -24,6 +24,7 @@ from tests.chatapi.notifications.conftest import Deliver, endpoint_of, write_eve
 from tests.webhook_receiver import Receiver, content
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
+from usage.errors import DatabaseUnavailable
 from usage.models import EventKind
 
 DUE, DELIVERED, FAILED = Delivery.State.DUE, Delivery.State.DELIVERED, Delivery.State.FAILED
@@ -253,6 +254,27 @@ def test_a_slow_receiver_is_given_up(
     write_event(alice, now)
     deliver(now)
     listening.close()
+    assert DeliveryAttempt.objects.get().error == "no answer within 0 s"
+
+
+def test_a_database_error_ends_no_other_delivery(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.2)
+    record, errors = queue.record, [DatabaseUnavailable("away")]
+
+    def record_after_an_error(now: datetime, delivery: Delivery, attempt: queue.Attempt) -> Any:
+        if errors:
+            raise errors.pop()
+        return record(now, delivery, attempt)
+
+    monkeypatch.setattr(queue, "record", record_after_an_error)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        endpoint_of(alice, receiver.url)
+        endpoint_of(alice, f"http://127.0.0.1:{hanging.getsockname()[1]}/")
+        write_event(alice, now)
+        with pytest.raises(DatabaseUnavailable):
+            deliver(now)
     assert DeliveryAttempt.objects.get().error == "no answer within 0 s"
 
 
