@@ -3,11 +3,13 @@
 tests/clients/test_openai_python_admin.py has each call, test_access_matrix.py the roles that may make it.
 """
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection, transaction
 from django.test import Client
 
 from accounts.audit import recorder
@@ -21,6 +23,7 @@ from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in, run
 from tests.chatapi.management import HERE, refused, said
 from usage.models import BudgetLimit
+from usage.models.budget_keys import LimitKey
 
 
 @pytest.fixture
@@ -339,6 +342,41 @@ def test_a_spend_limit_enforces_from_the_next_request_on(
     said(boss, "DELETE", f"{research}/spend_limit")
     assert refused(boss, "GET", f"{research}/spend_limit", status=404) == ("project_id", "not_found")
     assert refused(boss, "GET", f"{HERE}/spend_limit", status=404) == (None, "not_found")
+    assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "spend_limit", {"currency": "USD", "interval": "month", "threshold_amount": 100}),
+        ("DELETE", "spend_limit", None),
+        ("POST", "rate_limits/rl-*", {"max_requests_per_1_minute": 60}),
+    ],
+)
+def test_a_change_keeps_what_a_page_saves_at_that_moment(
+    transactional_db: None, boss: Person, research: str, method: str, path: str, body: Any
+) -> None:
+    project_id = int(research.rpartition("/")[2])
+    RateLimit.objects.create(project_id=project_id, requests_per_minute=9, tokens_per_minute=9)
+    limit = BudgetLimit.new(LimitKey("project", project_id, "month"))
+    limit.limit_nanodollars = 9
+    limit.save()
+    said(boss, "GET", f"{research}/spend_limit")  # The first request of a process takes long.
+
+    def change() -> Any:
+        try:
+            return boss.send(method, f"{research}/{path}", body).status_code
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            RateLimit.objects.update(tokens_per_minute=5)
+            BudgetLimit.objects.update(soft_limit_nanodollars=5)
+            changed = others.submit(change)
+            wait([changed], timeout=0.3)
+        assert changed.result() == 200
+    assert RateLimit.objects.get().tokens_per_minute == 5
     assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
 
 

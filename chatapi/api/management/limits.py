@@ -19,7 +19,7 @@ from chatapi.api.management import bodies, objects
 from chatapi.api.management.bodies import NANODOLLARS_PER_CENT
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_items
-from chatapi.api.management.route import ManagementRoute, refuse
+from chatapi.api.management.route import ManagementRoute, locked, refuse
 from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from usage.database.clock import database_now, local_day
@@ -114,7 +114,7 @@ class ProjectSpendLimit(ManagementRoute):
     def post(self, request: Request, project_id: str) -> Response:
         project, sent = self.project(request, project_id), self.body(request)
         key = _monthly(Scope.PROJECT, project.pk)
-        row = BudgetLimit.rows(key).first() or BudgetLimit.new(key)
+        row = locked(BudgetLimit.rows(key)).first() or BudgetLimit.new(key)
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
         row.save_or_delete()
         return respond(self._shown(project, row))
@@ -170,7 +170,7 @@ routes: list[type[ManagementRoute]] = [RateLimits, OneRateLimit, ProjectSpendLim
 def _rows(project: Project) -> dict[str, RateLimit]:
     """Return the limits of the project itself by model, without those of its end users."""
     rows = RateLimit.objects.filter(project=project, each_end_user=False).select_related("project")
-    return {row.model: row for row in rows}
+    return {row.model: row for row in locked(rows)}
 
 
 def _model(rate_limit_id: str, rows: dict[str, RateLimit]) -> str:
@@ -199,7 +199,8 @@ def _monthly(scope: Scope, scope_id: int) -> LimitKey:
 
 
 def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
-    row = BudgetLimit.rows(_monthly(scope, scope_id)).filter(limit_nanodollars__isnull=False).first()
+    rows = BudgetLimit.rows(_monthly(scope, scope_id)).filter(limit_nanodollars__isnull=False)
+    row = locked(rows).first()
     if row is None:
         param = "project_id" if scope is Scope.PROJECT else None
         raise errors.not_set("No monthly spend limit is set.", param)

@@ -95,13 +95,16 @@ class ManagementRoute(ClientRoute):
         return project
 
 
+def locked(rows: QuerySet[_Row]) -> QuerySet[_Row]:
+    """Return the rows, locked in a transaction, so that a change keeps what others save at that moment."""
+    return rows.select_for_update(of=("self",)) if connection.in_atomic_block else rows
+
+
 def find(caller: Caller, rows: QuerySet[_Row], row_id: str, noun: str) -> _Row:
     """Return the row of the caller's organization, locked in a transaction; or raise a 404, the same for
     another's row and for an unknown id.
     """
-    own = access.managed_by(caller, rows)
-    if connection.in_atomic_block:
-        own = own.select_for_update(of=("self",))
+    own = locked(access.managed_by(caller, rows))
     row = own.filter(pk=int(row_id)).first() if _ID.fullmatch(row_id) else None
     if row is None:
         raise errors.object_not_found(noun, f"{noun.replace(' ', '_')}_id")
