@@ -163,7 +163,7 @@ def is_last_owner(member: Member) -> bool:
 def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.
-        Organization.objects.select_for_update().get(pk=member.organization_id)
+        Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
         # The role that was read decided whether the caller may do this.
         if not Member.objects.filter(pk=member.pk, role=member.role).exists():
             raise ValidationError(_CHANGED)

@@ -64,7 +64,7 @@ def add(endpoint: WebhookEndpoint) -> str | None:
     with transaction.atomic():
         if endpoint.organization_id is not None:
             # Locked, so that two at once do not exceed the bound.
-            Organization.objects.select_for_update().get(pk=endpoint.organization_id)
+            Organization.objects.select_for_update(no_key=True).get(pk=endpoint.organization_id)
         if is_full(endpoint.organization_id):
             return None
         endpoint.save()  # the secret is encrypted for this row

@@ -1,5 +1,6 @@
 """The management API and people: roles, invitations and their mail, and the same audit log as the console."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -18,10 +19,13 @@ from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Role
 from accounts.sign_in import attempts
+from chatapi.notifications import webhooks
+from chatapi.notifications.models import WebhookEndpoint
 from tests.admin_pages import client_of
-from tests.cast import Person
+from tests.cast import Person, run
 from tests.chatapi.management import HERE, refused, said
 from tests.chatapi.signing_in import choose, link_in, who
+from usage.payment import metered_usage
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -230,3 +234,29 @@ def test_a_withdrawal_locks_nothing_before_the_person(
     monkeypatch.setattr(memberships, "withdraw", withdraw_after_another)
     said(boss, "DELETE", f"{HERE}/invites/{made['id']}")
     assert not User.objects.filter(username="dora@example.com").exists()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda boss, bob: said(boss, "POST", f"{HERE}/projects", {"name": "shop"}),
+        lambda boss, bob: said(boss, "POST", f"{HERE}/invites", {"email": "d@example.com", "role": "reader"}),
+        lambda boss, bob: memberships.change_role(Member.objects.get(user=bob.user), "admin"),
+        lambda boss, bob: webhooks.add(WebhookEndpoint(organization=bob.project.organization, url="https://a")),
+        lambda boss, bob: metered_usage.bill(bob.project.organization, "cus_1"),
+    ],
+    ids=["project", "invitation", "role", "webhook", "billing"],
+)
+def test_a_change_of_the_organization_keeps_no_request_waiting(
+    transactional_db: None, boss: Person, bob: Person, act: Callable[[Person, Person], object]
+) -> None:
+    def run_another() -> None:
+        try:
+            run(bob)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as others, transaction.atomic():
+        act(boss, bob)
+        others.submit(run_another).result(timeout=3)

@@ -94,7 +94,7 @@ def is_billed(organization: Organization) -> bool:
 
 def _lock(organization: Organization) -> None:
     """Let one transaction at a time decide how the organization pays."""
-    Organization.objects.select_for_update().get(pk=organization.pk)
+    Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
 
 
 def write_next() -> bool:

@@ -202,7 +202,7 @@ class Invites(ManagementRoute):
         caller, sent = caller_of(request), self.body(request)
         role = _role(sent.role)
         access.require_role(caller, role)
-        owner = Organization.objects.select_for_update().get(pk=caller.organization_id)
+        owner = Organization.objects.select_for_update(no_key=True).get(pk=caller.organization_id)
         refuse_more(owner.members.all(), "members")
         invitations.count(f"organization {owner.pk}")
         member = Member(

@@ -43,7 +43,7 @@ class Projects(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request) -> Response:
         # The organization's lock lets no second request pass the checks of the number and the name.
-        owner = Organization.objects.select_for_update().get(pk=caller_of(request).organization_id)
+        owner = Organization.objects.select_for_update(no_key=True).get(pk=caller_of(request).organization_id)
         refuse_more(owner.projects.all(), "projects")
         row = Project(organization=owner, name=self.body(request).name)
         _save_named(row)
