@@ -127,7 +127,7 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
     """
     try:
         with transaction.atomic():
-            # Before the plan is made again: what it reads must hold until the commit.
+            # Lock before planning: no row that the plan reads may change before the commit.
             _wait_for_others()
             return _apply(catalog, deactivate_missing, expected_digest)
     except OperationalError as error:
@@ -155,11 +155,11 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
 
 
 def _wait_for_others() -> None:
-    """Lock out other loads until the commit, so that files don't mix; SQLite has one writer anyway."""
+    """Lock out other loads and the admin until the commit; SQLite has one writer anyway."""
     if connection.vendor == "postgresql":
-        table = connection.ops.quote_name(ServedModel._meta.db_table)
+        tables = f"{ServedModel._meta.db_table}, {Deployment._meta.db_table}"
         with connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+            cursor.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def _plan_model(

@@ -4,7 +4,7 @@ import io
 import threading
 import tomllib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,30 @@ def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(loading.CatalogChanged):
             others[0].result()
     assert ServedModel.objects.get().context_window == 9000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_load_keeps_the_key_that_an_operator_enters_meanwhile(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(MODEL)
+    plan = loading.plan
+
+    def enter_key() -> None:
+        try:
+            Deployment.objects.update(encrypted_api_key=b"entered")
+        finally:
+            connections.close_all()
+
+    def plan_beside_an_operator(read: catalog_file.Catalog, **options: bool) -> loading.Plan:
+        made = plan(read, **options)
+        wait([threads.submit(enter_key)], timeout=0.3)
+        return made
+
+    monkeypatch.setattr(loading, "plan", plan_beside_an_operator)
+    with ThreadPoolExecutor(1) as threads:
+        loading.load(catalog_file.parse(MODEL.replace("http://", "https://")))
+    assert {bytes(row.encrypted_api_key or b"") for row in Deployment.objects.all()} == {b"entered"}
 
 
 @pytest.mark.django_db(transaction=True)
