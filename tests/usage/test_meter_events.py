@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,18 +17,20 @@ from chatapi.doctor import payment as payment_check
 from tests.fake_stripe import METER, Stripe
 from tests.usage.billing_months import correct, keys_of, set_prices, use
 from usage.books import credit
+from usage.books.credit import Note
 from usage.database.clock import hour_of
-from usage.errors import NotBooked
+from usage.errors import NotBooked, StripeUnavailable
 from usage.formatting import usd
 from usage.models import SPENT, HourlyUsage, LedgerEntry
-from usage.payment import metered_usage, sender
+from usage.payment import metered_usage, payments, sender
 from usage.payment.metered_usage import UNIT_NANODOLLARS
-from usage.payment.models import MeterEvent, StripeCustomer
+from usage.payment.models import MeterEvent, Payment, State, StripeCustomer
 from usage.payment.sender import Outcome, Result
 
 START = datetime(2026, 3, 1, 6, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 CUSTOMER = "cus_fake1"
+BACK = "https://chat.example.com/console/1/credit"
 
 
 class Clock:
@@ -395,6 +398,33 @@ def test_a_prepaid_organization_is_not_billed_too(stripe: Stripe, db: None) -> N
     credit.require(payer, is_required=False)
     with pytest.raises(NotBooked, match="another organization's"):
         metered_usage.bill(payer, CUSTOMER)
+
+
+def test_an_organization_with_credit_left_or_an_open_payment_is_not_billed(
+    stripe: Stripe, db: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payer, note = Organization.objects.create(name="Payer"), Note("gift", "alice")
+    bill = partial(call_command, "stripecustomer", "--organization", "Payer", "--customer", CUSTOMER)
+    payments.begin(payer, 500, "alice", BACK)
+    with pytest.raises(CommandError, match=r"^A payment of Payer is open: .*$"):
+        bill()
+    Payment.objects.update(state=State.EXPIRED)
+    credit.grant(payer, 10**9, note)
+    with pytest.raises(CommandError, match=r"^Payer has \$1\.00 of credit left and .*$"):
+        bill()
+    credit.refund(payer, 10**9, note)
+    stripe.fail("500", times=2)
+    with pytest.raises(StripeUnavailable):
+        payments.begin(payer, 500, "alice", BACK)
+    with pytest.raises(CommandError, match="is open"):
+        bill()
+    Payment.objects.update(created_at=F("created_at") - HOUR)
+    bill()
+    with pytest.raises(NotBooked, match="Stripe bills the usage of Payer"):
+        payments.begin(payer, 500, "alice", BACK)
+    credit.grant(payer, 10**9, note)
+    call_command("stripecustomer", "--organization", "Payer", "--customer", "cus_fake2")
+    assert capsys.readouterr().out.count("usage from") == 2
 
 
 def test_a_billed_organization_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:

@@ -14,14 +14,17 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Sum
+from django.db.models import Count, Q, Sum
 
 from accounts.models import Organization
+from usage.books import credit
 from usage.database.clock import database_now, hour_of
 from usage.errors import NotBooked
 from usage.failpoints import failpoint
+from usage.formatting import usd
 from usage.models import Credit, HourlyUsage
-from usage.payment.models import MeterEvent, StripeCustomer
+from usage.payment import stripe_api
+from usage.payment.models import MeterEvent, Payment, State, StripeCustomer
 
 UNIT_NANODOLLARS = 1_000
 HOUR = timedelta(hours=1)
@@ -41,8 +44,8 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     """Report the organization's usage from this hour on. If its customer changes, hours that are not reported
     yet go to the new one.
 
-    Raises `NotBooked` if the organization pays in advance, or if the customer is another organization's, or
-    was in an hour that is not reported yet.
+    Raises `NotBooked` if the organization pays in advance or has credit left, or if the customer is another
+    organization's, or was in an hour that is not reported yet.
     """
     _lock(organization)
     if Credit.objects.filter(organization=organization, is_required=True).exists():
@@ -51,6 +54,8 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
         raise NotBooked(f"The customer {customer_id} is another organization's.")
     hour = hour_of(database_now())
     known = StripeCustomer.objects.select_for_update().filter(organization=organization).first()
+    if known is None:
+        _refuse_prepaid(organization)
     since = min(hour, known.reported_until) if known else hour
     # Stripe would take this organization's event of an hour for a repetition of the other one's.
     events = MeterEvent.objects.filter(customer_id=customer_id, hour__gte=since)
@@ -65,6 +70,20 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
         create_defaults={"customer_id": customer_id, "billed_from": hour, "reported_until": hour},
     )
     return customer
+
+
+def _refuse_prepaid(organization: Organization) -> None:
+    """Raise `NotBooked` if the organization has credit left, or may still pay for some."""
+    left = credit.balance(organization).nanodollars
+    if left > 0:
+        raise NotBooked(
+            f"{organization} has {usd(left)} of credit left and would pay twice: give it back first, "
+            "as docs/payment.md says."
+        )
+    # One without a session began while Stripe was away: nobody can finish it, once its call is over.
+    is_over = Q(session_id="", created_at__lte=database_now() - stripe_api.OPEN_FOR)
+    if Payment.objects.filter(organization=organization, state=State.OPEN).exclude(is_over).exists():
+        raise NotBooked(f"A payment of {organization} is open: try again when it is paid or has ended.")
 
 
 @transaction.atomic

@@ -27,6 +27,7 @@ from usage.errors import NotBooked
 from usage.failpoints import failpoint
 from usage.models import Credit
 from usage.payment import stripe_api
+from usage.payment.metered_usage import refuse_billed
 from usage.payment.models import Payment, State
 from usage.payment.stripe_api import CURRENCY, PaymentState
 
@@ -61,16 +62,19 @@ class Claimed(NamedTuple):
 def begin(organization: Organization, amount_cents: int, by: str, return_url: str) -> str:
     """Begin a payment and return the URL at which to pay; Stripe sends the person back to `return_url`.
 
-    Raises `NotBooked` if too many are open, `StripeUnavailable` or `StripeRefused`.
+    Raises `NotBooked` if too many are open or Stripe bills the organization's usage, `StripeUnavailable` or
+    `StripeRefused`.
     """
     now = database_now()
-    lately = Payment.objects.filter(organization=organization, created_at__gt=now - stripe_api.OPEN_FOR)
-    # One without a session began while Stripe was away: nobody can finish it.
-    if lately.filter(state=State.OPEN).exclude(session_id="").count() >= MAX_OPEN:
-        raise NotBooked(f"{MAX_OPEN} payments are open. Finish one of them, or try again in an hour.")
-    payment = Payment.objects.create(
-        organization=organization, amount_cents=amount_cents, requested_by=by[:150], created_at=now
-    )
+    with transaction.atomic():
+        refuse_billed(organization)
+        lately = Payment.objects.filter(organization=organization, created_at__gt=now - stripe_api.OPEN_FOR)
+        # One without a session began while Stripe was away: nobody can finish it.
+        if lately.filter(state=State.OPEN).exclude(session_id="").count() >= MAX_OPEN:
+            raise NotBooked(f"{MAX_OPEN} payments are open. Finish one of them, or try again in an hour.")
+        payment = Payment.objects.create(
+            organization=organization, amount_cents=amount_cents, requested_by=by[:150], created_at=now
+        )
     failpoint("payment.after_row")
     checkout = stripe_api.begin_checkout(payment, return_url)
     failpoint("payment.after_session")
