@@ -14,8 +14,9 @@ from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import generate_totp_secret
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
-from allauth.socialaccount.models import SocialApp, SocialLogin
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialLogin
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
@@ -131,25 +132,26 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Find or make the person, and tie the provider's account to them."""
-        claims = _claims(sociallogin)
+        account, claims = sociallogin.account, _claims(sociallogin)
+        token = account.extra_data.get("id_token") or {}
         # What the provider says about a person is used now, and not kept; django-allauth has just saved it.
-        sociallogin.account.extra_data = {}
-        known = sociallogin.user if sociallogin.is_existing else None
-        if known is not None:
-            sociallogin.account.save()
-        row = IdentityProvider.objects.select_related("organization").get(
-            pk=int(sociallogin.account.provider)
-        )
+        account.extra_data = {}
+        SocialAccount.objects.filter(pk=account.pk).update(extra_data={})
         try:
             if sociallogin.state.get("process") != "login" or claims is None:
                 raise providers.Refused(
                     "The provider's answer is not that of a sign-in, or names two different people."
                 )
-            person = providers.admit(row, known, claims)
+            with transaction.atomic():
+                row = providers.lock(int(account.provider), token)
+                if not sociallogin.is_existing:
+                    sociallogin.lookup()  # Another sign-in may have made the account since.
+                known = sociallogin.user if sociallogin.is_existing else None
+                person = providers.admit(row, known, claims)
+                if known is None:
+                    sociallogin.connect(request, person)
         except providers.Refused as refused:
             _refuse(request, str(refused))
-        if known is None:
-            sociallogin.connect(request, person)
 
     def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
         """Show our own page for every failure."""

@@ -49,6 +49,24 @@ def required_for(person: Any) -> IdentityProvider | None:
     return provider if is_member else None
 
 
+def lock(provider_id: int, token: Mapping[str, Any]) -> IdentityProvider:
+    """Return the provider, locked in the transaction.
+
+    Raises `Refused` unless the id token is from its issuer and for its client: another provider may have
+    taken its place since the sign-in began.
+    """
+    rows = IdentityProvider.objects.select_for_update(of=("self",), no_key=True)
+    row = rows.select_related("organization").filter(pk=provider_id).first()
+    clients = token.get("aud")
+    if (
+        row is None
+        or str(token.get("iss")).rstrip("/") != row.issuer.rstrip("/")
+        or row.client_id not in ([clients] if isinstance(clients, str) else clients or [])
+    ):
+        raise Refused("The identity provider was changed while you signed in. Sign in again.")
+    return row
+
+
 def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, Any]) -> User:
     """Return the person of these claims, who has a place in the organization afterwards.
 

@@ -120,6 +120,8 @@ class ProviderForm(ConstrainedForm):
     def save(self, commit: bool = True) -> Any:
         """Save the row; people of another provider are found again by their addresses."""
         row: IdentityProvider = self.instance
+        # A sign-in that goes on at this moment makes its account before the accounts are forgotten.
+        IdentityProvider.objects.select_for_update(no_key=True).filter(pk=row.pk).first()
         if self.cleaned_data["secret"]:
             row.enter_secret(self.cleaned_data["secret"])
         if self.changes_client:

@@ -18,12 +18,15 @@ from tests.installation import free_port, wait_for
 SECRET = "the-clients-secret"
 SERVE = """
 import sys
+import flask
 import oidc_provider_mock
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import run_simple
 port, certificate, key = sys.argv[1:]
 app = oidc_provider_mock.app()
+# The issuer's name has the path of the realm.
+app.request_class = type("Request", (flask.Request,), {"host_url": property(lambda self: self.root_url)})
 # The second one is for paths with two slashes, which most servers take for others.
 realms = DispatcherMiddleware(app, {"/realms/acme": app, "/realms/acme/": NotFound()})
 run_simple("localhost", int(port), realms, threaded=True, ssl_context=(certificate, key))

@@ -5,18 +5,20 @@ provider.
 import socket
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Thread
 
 import pytest
 from allauth.socialaccount.models import SocialAccount
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Organization
-from accounts.sign_in import attempts, fetching
+from accounts.sign_in import attempts, fetching, providers
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from tests.admin_pages import client_of
 from tests.cast import Person
@@ -105,6 +107,29 @@ def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
     del sent["is_required"]
     assert client.post(path, sent | {"client_id": "other"}).status_code == 302
     assert IdentityProvider.objects.get().used_at is None
+    assert not SocialAccount.objects.exists()
+
+
+def test_a_sign_in_that_goes_on_leaves_no_account_of_the_provider_before(
+    transactional_db: None, provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row, client = offer(acme, provider, "acme.example"), client_of(alice.user)
+    client.get(settings_of(acme))  # The first request of a process takes long.
+
+    def change() -> int:
+        try:
+            sent = {"issuer": provider.issuer, "client_id": "other"}
+            return client.post(settings_of(acme), sent).status_code
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            providers.lock(row.pk, {"iss": row.issuer, "aud": "chatapi"})
+            SocialAccount.objects.create(provider=str(row.pk), uid="19", user=alice.user)
+            changed = others.submit(change)
+            wait([changed], timeout=0.5)
+        assert changed.result() == 302
     assert not SocialAccount.objects.exists()
 
 

@@ -5,6 +5,7 @@ into another one with it.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ from pytest_django import Settings
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import email_addresses
+from accounts.sign_in.adapters import SocialAccountAdapter
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console import sign_up
+from chatapi.console.sign_in_settings import forget_accounts
 from tests.admin_pages import client_of
 from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
@@ -218,6 +221,51 @@ def test_where_sign_up_is_closed_nobody_new_comes(
     settings.SIGN_UP = "closed"
     row = offer(acme, provider, "acme.example", default_role="viewer")
     assert "Only an operator" in refused(provider, row, "13", email="erin@acme.example")
+
+
+def before_the_answer_is_used(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do that once, in the middle of the next sign-in."""
+    use, acts = SocialAccountAdapter.pre_social_login, [act]
+
+    def act_first(self: SocialAccountAdapter, request: Any, sociallogin: Any) -> None:
+        if acts:
+            acts.pop()()
+        use(self, request, sociallogin)
+
+    monkeypatch.setattr(SocialAccountAdapter, "pre_social_login", act_first)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("change", [{"client_id": "another"}, {"issuer": "https://localhost"}, None])
+def test_nobody_comes_from_a_provider_that_is_changed_meanwhile(
+    provider: Provider, acme: Organization, monkeypatch: pytest.MonkeyPatch, change: Any, is_known: bool
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("17", email="erin@acme.example")
+    if is_known:
+        come(provider, row, "17")
+
+    def change_the_provider() -> None:
+        forget_accounts(row)
+        if change:
+            IdentityProvider.objects.update(used_at=None, **change)
+        else:
+            IdentityProvider.objects.all().delete()
+
+    before_the_answer_is_used(monkeypatch, change_the_provider)
+    assert "was changed while you signed in" in refused(provider, row, "17", email="erin@acme.example")
+    assert not SocialAccount.objects.exists()
+    assert not IdentityProvider.objects.filter(used_at__isnull=False).exists()
+
+
+def test_two_first_sign_ins_at_once_are_one_account(
+    provider: Provider, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("18", email="erin@acme.example")
+    before_the_answer_is_used(monkeypatch, lambda: come(provider, row, "18"))
+    assert who(come(provider, row, "18")[1]) == "erin@acme.example"
+    assert SocialAccount.objects.get().extra_data == {}
 
 
 # ---- roles

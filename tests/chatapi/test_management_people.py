@@ -243,7 +243,9 @@ def test_a_withdrawal_locks_nothing_before_the_person(
         lambda boss, bob: said(boss, "POST", f"{HERE}/projects", {"name": "shop"}),
         lambda boss, bob: said(boss, "POST", f"{HERE}/invites", {"email": "d@example.com", "role": "reader"}),
         lambda boss, bob: memberships.change_role(Member.objects.get(user=bob.user), "admin"),
-        lambda boss, bob: webhooks.add(WebhookEndpoint(organization=bob.project.organization, url="https://a")),
+        lambda boss, bob: webhooks.add(
+            WebhookEndpoint(organization=bob.project.organization, url="https://a")
+        ),
         lambda boss, bob: metered_usage.bill(bob.project.organization, "cus_1"),
     ],
     ids=["project", "invitation", "role", "webhook", "billing"],
