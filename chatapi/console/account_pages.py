@@ -193,6 +193,8 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
     """
     content = email_addresses.read(PURPOSE, token) or {}
     person: Any = request.user
+    if person.pk == content.get("person") and email_addresses.owner_of(content["to"]) == person:
+        return redirect("console:account")  # a second press
     if (
         person.pk != content.get("person")
         or person.email != content["from"]

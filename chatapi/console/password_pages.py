@@ -96,17 +96,22 @@ class ChosenPassword(PasswordResetConfirmView):
     def save(self, form: Any, *, is_mailed: bool) -> User | None:
         """Save the password, and confirm the address if the link was mailed; the link no longer works.
 
-        Returns None if it has ended since the request began, as when the invitation was withdrawn.
+        Returns None if it has ended since the request began, as when the invitation was withdrawn, unless a
+        first press of the button has set this password.
         """
         chosen = form.save(commit=False)  # Its hash takes half a second, which no lock should last.
         with transaction.atomic():
             person: User | None = User.objects.select_for_update().filter(pk=chosen.pk).first()
-            if person is None or not self.token_generator.check_token(person, self.token):
+            if person is None:
                 return None
-            person.password = chosen.password
-            person.save(update_fields=["password"])
-            if is_mailed:
-                email_addresses.confirm(person, person.email)
+            is_first = self.token_generator.check_token(person, self.token)
+            if is_first:
+                person.password = chosen.password
+                person.save(update_fields=["password"])
+                if is_mailed:
+                    email_addresses.confirm(person, person.email)
+        if not is_first and not person.check_password(form.cleaned_data["new_password1"]):
+            return None
         del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
         return person
 
