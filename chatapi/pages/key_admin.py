@@ -105,6 +105,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     class Media:
         css = {"all": ["usage/operator.css", "chatapi/keys.css"]}
+        js = ["usage/confirm.js"]
 
     # ---- who may do what
 

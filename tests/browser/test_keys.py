@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from openai import AuthenticationError, OpenAI
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route, expect
 
 from tests.installation import Installation, wait_for
 
@@ -112,6 +112,39 @@ def test_a_key_is_rotated_and_its_old_secret_ended(
     expect(page.get_by_text("Only the new secret works now.")).to_be_visible()
     wait_for(lambda: not is_let_in(installation, old), "the old secret to end", timeout_s=3)
     assert is_let_in(installation, new)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_second_press_does_not_drop_the_secret_of_the_first(
+    page: Page, installation: Installation, made: tuple[str, str], *, is_new: bool
+) -> None:
+    answers: list[tuple[Route, APIResponse]] = []
+
+    def answer_late(route: Route) -> None:
+        if route.request.method == "POST":
+            answers.append((route, route.fetch(max_redirects=0)))
+        else:
+            route.fallback()
+
+    if is_new:
+        page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+        page.locator(".select2-selection").first.click()
+        page.keyboard.type("default")
+        page.locator(".select2-results__option", has_text="Tests / default").click()
+        page.get_by_role("textbox", name="Name").fill("pressed twice")
+    else:
+        page.goto(f"{made[1]}/rotate/")
+    page.route("**/admin/accounts/apikey/**", answer_late)
+    button = page.get_by_role("button", name="Save" if is_new else "Make a new secret", exact=True)
+    button.scroll_into_view_if_needed()
+    box = button.bounding_box()
+    assert box is not None
+    for _ in range(2):
+        page.mouse.click(box["x"] + 5, box["y"] + 5)  # It does not wait for the page that follows.
+        page.wait_for_timeout(300)
+    ((route, answer),) = answers
+    route.fulfill(response=answer)
+    assert is_let_in(installation, page.get_by_label("API key", exact=True).input_value())
 
 
 def test_a_key_is_disabled_enabled_and_revoked(

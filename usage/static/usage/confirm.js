@@ -26,3 +26,16 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   if (event.detail > 1 && event.target.closest("[data-really]")) event.preventDefault();
 });
+
+// A form is sent once: a second press would drop the answer to the first, which may have a secret that is
+// shown only there. The script that sends a form itself decides about its presses.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (form.dataset.isSent) return event.preventDefault();
+  form.dataset.isSent = "yes";
+  setTimeout(() => delete form.dataset.isSent, 5_000);
+});
+window.addEventListener("pageshow", () => {
+  for (const form of document.forms) delete form.dataset.isSent;
+});
