@@ -15,7 +15,7 @@ from accounts.models import APIKey
 from chatapi.console.key_forms import KeyForm
 from chatapi.console.key_pages import key_of, may_change, secret_page
 from chatapi.console.tenancy import Console, Link, page, render
-from chatapi.pages.key_forms import RotationForm
+from chatapi.pages.key_forms import KEY_CHANGED, RotationForm
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -58,8 +58,7 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     try:
         secret = keys.rotate(row, form.previous_until)
     except KeyChanged:
-        text = "Nothing was changed: this key was rotated or revoked after the form was opened."
-        return _after(request, console, row, text, is_done=False)
+        return _after(request, console, row, KEY_CHANGED, is_done=False)
     return secret_page(request, console, row, secret, "API key rotated")
 
 

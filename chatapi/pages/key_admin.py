@@ -29,7 +29,7 @@ from accounts.models import APIKey
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
-from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
+from chatapi.pages.key_forms import KEY_CHANGED, KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import may_add, panels
 from chatapi.snippets import base_url
 from usage import formatting
@@ -276,9 +276,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         try:
             secret = keys.rotate(row, form.previous_until)
         except KeyChanged:
-            messages.error(
-                request, "Nothing was changed: this key was rotated or revoked after the form was opened."
-            )
+            messages.error(request, KEY_CHANGED)
             return redirect("admin:accounts_apikey_change", object_id)
         return self._secret_page(request, row, secret, is_new=False)
 

@@ -27,6 +27,12 @@ OVERLAPS = {
     "604800": "in 7 days",
 }
 
+# What the pages answer to a rotation by a form that is out of date.
+KEY_CHANGED = (
+    "This form changed nothing: the key was rotated or revoked after it was opened. If you pressed twice, "
+    "the new secret was not shown: rotate again."
+)
+
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The rights of a key. Dialects, scopes and models are chosen, not typed."""

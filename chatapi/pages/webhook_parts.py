@@ -73,7 +73,11 @@ def rotate(request: HttpRequest, endpoint: WebhookEndpoint) -> str | None:
     """Return a new secret of the endpoint; None, and say so on the next page, if the form is out of date."""
     secret = webhooks.rotate(endpoint, database_now(), request.POST.get("secret_id", ""))
     if secret is None:
-        messages.error(request, "Nothing was changed: the secret was rotated after the page was opened.")
+        messages.error(
+            request,
+            "This form changed nothing: the secret was rotated after it was opened. If you pressed twice, "
+            "the new secret was not shown: rotate again.",
+        )
     return secret
 
 

@@ -42,7 +42,7 @@ class _Full(NamedTuple):
     statuses: Sequence[LimitStatus]
     room_at: float
     forget_at: float
-    """At `room_at` or before it."""
+    """When Redis is asked again: at `room_at`, or `REMEMBERED_S` after the refusal if that is sooner."""
 
 
 class Rates:

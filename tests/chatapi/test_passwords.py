@@ -59,7 +59,9 @@ def test_a_mailed_link_sets_another_password_once(mailoutbox: list[EmailMessage]
 
 
 @pytest.mark.usefixtures("mailing")
-@pytest.mark.parametrize(("password", "status"), [(ANOTHER["new_password1"], 302), ("quite another one", 404)])
+@pytest.mark.parametrize(
+    ("password", "status"), [(ANOTHER["new_password1"], 302), ("quite another one", 404)]
+)
 @pytest.mark.parametrize("is_invited", [False, True])
 def test_a_second_press_before_the_first_one_is_saved_leads_to_the_same_page(
     mailoutbox: list[EmailMessage], alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch,

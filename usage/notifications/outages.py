@@ -1,8 +1,9 @@
 """Finds outages of models and deployments: an event when one begins, once a day while it lasts, and when it
 ends.
 
-The period of each event is the time of the event before it. So an event has one successor, whichever process
-finds it first. Writing it marks the event before it, so that a look reads only the newest of each outage.
+`period` is the time of the outage's previous event, and part of the unique key: two processes that find the
+same change write one event. Writing it sets `followed_at` of the previous event, so that a look reads only
+the newest event of each outage.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

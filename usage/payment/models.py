@@ -39,7 +39,8 @@ class Payment(models.Model):
     bookings_count = models.PositiveIntegerField(default=0)
     look_at = models.DateTimeField(null=True, help_text="When Stripe is asked next; null: not again.")
     looks_count = models.PositiveIntegerField(
-        default=0, help_text="A fence: an answer of Stripe counts only if nobody has asked since."
+        default=0,
+        help_text="The number of looks; an answer of Stripe is booked only if no later look has begun.",
     )
 
     class Meta:
