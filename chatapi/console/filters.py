@@ -49,7 +49,7 @@ def _url(console: Console, name: str, query: Mapping[str, object]) -> str:
 
 def _row(console: Console, model: type[Model], row_id: int) -> Model | None:
     """Return the organization's row; the frame has read most of those that are asked for."""
-    own = (console.organization, *console.projects)
+    own = (console.organization, console.project, *console.projects)
     read = next((row for row in own if isinstance(row, model) and row.pk == row_id), None)
     rows = model._default_manager.select_related().filter(pk=row_id)
     return read or access.belonging_to(console.organization.pk, rows).first()

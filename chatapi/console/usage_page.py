@@ -124,7 +124,7 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
 def _offer_filters(form: OverviewForm, console: Console) -> None:
     """Show the filters, too: a project to choose, the others to type."""
     form.offer_choices()
-    options = [("", "all projects"), *((str(row.pk), row.name) for row in console.projects)]
+    options = [("", "all projects"), *console.project_names()]
     form.fields["project"].widget = forms.Select(choices=options)
     for name, hint in _HINTS.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})

@@ -42,6 +42,19 @@ def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, 
     assert f'href="{path}?project={other.pk}"' in shown
 
 
+def test_an_archived_project_narrows_a_page_and_is_named(alice: Person, bob: Person) -> None:
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    client, query = client_of(alice.user), {"project": bob.project.pk}
+    for page in ("overview", "usage", "keys", "budgets/rate-limits"):
+        shown = client.get(url(alice, page), query)
+        assert "research (archived)" in text(shown), page
+        (chosen,) = [link for link in shown.context["projects"] if link.is_current]
+        assert chosen.text == "research (archived)", page
+    assert [row.name for row, *_ in client.get(url(alice, "keys"), query).context["keys"]] == ["bob"]
+    offered = client.get(url(alice, "keys/new"), query).context["form"].fields["project"].queryset
+    assert bob.project not in offered
+
+
 def test_a_parameter_of_any_name_is_left_alone(alice: Person) -> None:
     assert client_of(alice.user).get(url(alice, "keys"), {"name": "web", "self": "me"}).status_code == 200
 

@@ -72,6 +72,12 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
 
 
+def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
+    assert f'<option value="{bob.project.pk}" selected>' in str(page.context["form"]["project"])
+
+
 def test_names_are_those_of_the_organization(alice: Person, charlie: Person) -> None:
     Member.objects.create(user=alice.user, organization=charlie.project.organization)
     client = client_of(alice.user)
