@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import Model
 from django.http import Http404, HttpRequest, QueryDict
 
 from accounts import access
 from chatapi.console.tenancy import Console
-from usage.pages.filters import RowField, UsageFilterForm
+from usage.pages.filters import RANGE, RowField, UsageFilterForm
 from usage.pages.links import Pages
 
 Form = TypeVar("Form", bound=UsageFilterForm)
@@ -39,6 +40,17 @@ def scoped(
             if field.known is None:
                 raise Http404(f"There is no such {field.model._meta.verbose_name}.")
     return form
+
+
+def without_mistakes(form: UsageFilterForm) -> str:
+    """Return the URL of the form's page with those parameters only that are right."""
+    wrong = set(form.errors)
+    if wrong & {*RANGE, NON_FIELD_ERRORS}:
+        wrong.update(RANGE)
+    if "end_user" in wrong and form.data.get("group") == "end_user":
+        wrong.add("group")
+    right = {name: form.data[name] for name in form.fields if name in form.data and name not in wrong}
+    return form.link(form.page, right)
 
 
 def _url(console: Console, name: str, query: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import scoped
+from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
@@ -71,7 +71,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     form = _form(request, console)
     context: dict[str, Any] = {"title": "Usage", "clear_url": console.url("usage")}
     if not form.is_valid():
-        return render(request, console, "usage.html", context | {"mistake": form.mistake}, status=400)
+        context |= {"mistake": form.mistake, "kept_url": without_mistakes(form)}
+        return render(request, console, "usage.html", context, status=400)
     starts = form.over.starts()
     most_columns = MAX_GROUPED_COLUMNS if form.is_grouped else MAX_COLUMNS
     step = -(-len(starts) // most_columns)

@@ -78,6 +78,26 @@ def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
     assert f'<option value="{bob.project.pk}" selected>' in str(page.context["form"]["project"])
 
 
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("overview?key=typo&model=small&days=30", "overview?model=small&days=30"),
+        ("usage?key=typo&start=2026-11-09&end=2026-11-02&model=small", "usage?model=small"),
+        ("usage?error=%3C&group=model", "usage?group=model"),
+        ("overview?group=end_user&model=small", "overview?model=small"),
+        ("requests?id=typo&model=small", "requests?model=small"),
+        ("requests?after=typo&model=small", "requests?model=small"),
+        ("requests?id=typo", ""),
+    ],
+)
+def test_a_mistake_in_one_filter_costs_no_other(alice: Person, query: str, kept: str) -> None:
+    page = client_of(alice.user).get(url(alice, query))
+    assert page.status_code == 400
+    found = re.findall(r'href="([^"]*)">Keep the other\s+filters<', page.content.decode())
+    assert found == ([escape(url(alice, kept))] if kept else [])
+    assert not kept or client_of(alice.user).get(url(alice, kept)).status_code == 200
+
+
 def test_names_are_those_of_the_organization(alice: Person, charlie: Person) -> None:
     Member.objects.create(user=alice.user, organization=charlie.project.organization)
     client = client_of(alice.user)
