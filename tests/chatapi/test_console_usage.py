@@ -353,6 +353,19 @@ def test_the_usual_ranges_are_one_click_away(alice: Person) -> None:
                 assert (str(row) in found) == (title not in ("Yesterday", "Last month")), title
 
 
+@pytest.mark.parametrize("page", ["usage", "overview"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("title", ["Last hour", "Yesterday"])
+def test_the_form_of_a_range_asks_for_the_same_range(alice: Person, page: str, zone: str, title: str) -> None:
+    Organization.objects.update(time_zone=zone)
+    client = client_of(alice.user)
+    links = {each.text: each.url for each in client.get(url(alice, page)).context["form"].range_links()}
+    form = client.get(links[title]).context["form"]
+    inputs = re.findall(r'name="(start|end)" value="([^"]*)"', f"{form['start']}{form['end']}")
+    again = client.get(url(alice, page), {**dict(inputs), "model": "small"}).context["form"]
+    assert (again.over.start, again.over.end) == (form.over.start, form.over.end)
+
+
 # ---- the time zone
 
 

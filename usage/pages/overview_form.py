@@ -22,8 +22,6 @@ from usage.pages.links import ADMIN, Choice, Pages, admin_time
 
 # The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
-
-
 # Keys of metadata that are offered; a URL may name any.
 _MAX_KEYS = 12
 # The links to what the chart can be grouped by.
@@ -298,17 +296,21 @@ class OverviewForm(UsageFilterForm):
         return group
 
     def offer_choices(self) -> None:
-        """Show dates and what the person can choose here, and hide the other fields."""
-        # The field's end is included, the range's is not.
-        last_day = self.over.end - timedelta(microseconds=1)
-        dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
+        """Show the range and what the person can choose here, and hide the other fields."""
+        has_times = not self.has_days_of_end_users and "T" in "".join(
+            self.parameters("start", "end").values()
+        )
+        kind, pattern = ("datetime-local", "%Y-%m-%dT%H:%M") if has_times else ("date", "%Y-%m-%d")
+        # A date at the end is included, a time is not.
+        last = self.over.end if has_times else self.over.end - timedelta(microseconds=1)
+        dates = {"start": f"{self.over.start:{pattern}}", "end": f"{last:{pattern}}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
         shown = {"end_user"} if self.is_by_end_user else set()
         shown |= {"project"} if self.has_days_of_end_users else set()
         for name, field in self.fields.items():
             if name in dates:
-                field.widget = forms.TextInput({"type": "date", "required": True})
+                field.widget = forms.TextInput({"type": kind, "required": True})
             elif name not in shown:
                 field.widget = forms.HiddenInput()
         if self.has_days_of_end_users:
