@@ -209,8 +209,8 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
             memberships.remove(member)
     except ValidationError as error:
         messages.error(request, error.messages[0])
-    else:
-        messages.success(request, f"{member.user} is no longer a member.")
+        return redirect(console.url("members"))
+    messages.success(request, f"{member.user} is no longer a member of {console.organization}.")
     return redirect(console.url("members") if member.user != console.person else "console:home")
 
 

@@ -185,7 +185,9 @@ def test_filters_are_urls_and_an_id_leads_to_its_receipt(alice: Person, bob: Per
 def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, bob: Person) -> None:
     owner = Member.objects.get(user=alice.user)
     client = as_role(alice, Role.OWNER)
-    assert "only owner" in text(client.post(url(alice, f"members/{owner.pk}/remove"), follow=True))
+    refused = client.post(url(alice, f"members/{owner.pk}/remove"), follow=True)
+    assert "only owner" in text(refused)
+    assert refused.redirect_chain[-1][0] == url(alice, "members")
     admin = as_role(bob, Role.ADMIN)
     for page in (f"members/{owner.pk}/role", f"members/{owner.pk}/remove"):
         assert admin.post(url(alice, page), {"role": "viewer"}).status_code == 403
@@ -194,6 +196,16 @@ def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, b
     invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner"})
     assert invited.status_code == 200
     assert not User.objects.filter(username="dora").exists()
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_who_leaves_an_organization_reads_which_one(bob: Person, others: int) -> None:
+    for number in range(others):
+        other = Organization.objects.create(name=f"Other {number}")
+        Member.objects.create(user=bob.user, organization=other, role=Role.VIEWER)
+    own = Member.objects.get(user=bob.user, organization=bob.project.organization)
+    left = as_role(bob, Role.ADMIN).post(url(bob, f"members/{own.pk}/remove"), follow=True)
+    assert "bob is no longer a member of Acme." in text(left)
 
 
 def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:
