@@ -41,6 +41,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
+        "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
+        "max_projects": MAX_CHOICES,
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
         "may_add_project": console.may("accounts.add_project"),

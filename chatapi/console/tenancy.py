@@ -186,6 +186,7 @@ def render(
             Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
         ],
         "projects": _projects(request.GET, console, here),
+        "are_projects_cut": len(console.projects) > MAX_CHOICES,
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
 

@@ -21,7 +21,7 @@ from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Number, Speed, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
-from usage.pages.filters import NO_HELP
+from usage.pages.filters import MAX_OPTIONS, NO_HELP
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.overview_form import OverviewForm, SumsPage
@@ -32,9 +32,10 @@ from usage.rollups import closed_days
 MAX_GROUPED_COLUMNS = 36
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
-# The filters that are typed.
+# The filters that are typed; a project is one of many.
 _HINTS = {
-    "key": "name", "model": "name", "end_user": "full name", "error": "code", "metadata": "key=value",
+    "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
+    "metadata": "key=value",
 }  # fmt: skip
 
 
@@ -123,14 +124,16 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
 
 
 def _offer_filters(form: OverviewForm, console: Console) -> None:
-    """Show the filters, too: a project to choose, the others to type."""
+    """Show the filters, too: a project to choose, if there are not too many, the others to type."""
     form.offer_choices()
-    options = [("", "all projects"), *console.project_names()]
-    form.fields["project"].widget = forms.Select(choices=options)
     for name, hint in _HINTS.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
-    if (key := form.row("key")) is not None:
-        form.data = {**form.data, "key": str(key)}
+    typed = {name: str(row) for name in ("project", "key") if (row := form.row(name)) is not None}
+    names = console.project_names()
+    if len(names) <= MAX_OPTIONS:
+        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
+        typed.pop("project", None)
+    form.data = {**form.data, **typed}
 
 
 def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.models import APIKey, Member, Organization, Project
+from chatapi.console import usage_page
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
@@ -76,6 +77,14 @@ def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
     Project.objects.filter(pk=bob.project.pk).update(is_active=False)
     page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
     assert f'<option value="{bob.project.pk}" selected>' in str(page.context["form"]["project"])
+
+
+def test_a_project_of_many_is_typed(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_page, "MAX_OPTIONS", 0)
+    page = client_of(alice.user).get(url(alice, f"usage?project={alice.project.pk}"))
+    assert 'value="Acme / default"' in str(page.context["form"]["project"])
+    again = client_of(alice.user).get(url(alice, "usage?project=Acme+/+default"))
+    assert again.context["form"].query["project"] == str(alice.project.pk)
 
 
 @pytest.mark.parametrize(
