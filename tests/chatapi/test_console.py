@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -177,6 +178,16 @@ def test_filters_are_urls_and_an_id_leads_to_its_receipt(alice: Person, bob: Per
     found = client.get(url(alice, f"requests?id={mine}"))
     assert found.headers["location"] == url(alice, f"requests/{mine}")
     assert "$0.00024" in text(client.get(found.headers["location"]))
+
+
+def test_the_link_of_an_error_keeps_the_other_filters(alice: Person) -> None:
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_error")
+    client, query = client_of(alice.user), f"project={alice.project.pk}&days=7&sort=cost"
+    shown = client.get(url(alice, f"requests?{query}")).content.decode()
+    (link,) = re.findall(r'href="([^"]*)">upstream error<', shown)
+    led = client.get(url(alice, "requests") + unescape(link)).context["form"].query
+    led.pop("organization")
+    assert led == {"project": str(alice.project.pk), "days": "7", "sort": "cost", "error": "upstream_error"}
 
 
 # ---- people
