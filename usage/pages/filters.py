@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -23,7 +23,7 @@ from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.links import ADMIN, Choice, Pages, page_url, usual_ranges
+from usage.pages.links import ADMIN, Choice, Pages, usual_ranges
 
 Filtering = TypeVar("Filtering", bound=Filters)
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
@@ -195,39 +195,6 @@ def first_mistake(form: forms.Form) -> str:
     """Return what is wrong with the first parameter of the URL that is wrong."""
     name, texts = next(iter(form.errors.items()))
     return f"{name.title()}: {texts[0]}"
-
-
-class OrganizationFilterForm(forms.Form):
-    """The GET form of a list of what belongs to organizations."""
-
-    organization = RowField(Organization, "organization")
-
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET.dict(), auto_id=False)
-        self._field.person = request.user
-
-    @property
-    def _field(self) -> RowField:
-        return cast(RowField, self.fields["organization"])
-
-    def offer_organizations(self) -> QuerySet[Organization]:
-        """Offer the organizations that the person sees, and return them."""
-        rows = access.seen_by(self._field.person, Organization.objects.order_by("name"))
-        shown = self._field.offer(rows, self.cleaned_data["organization"])
-        self.data = {**self.data, "organization": shown}
-        return rows
-
-    def chips(self, page: str, query: Mapping[str, object]) -> list[Chip]:
-        """Return the parameters of the page that are set, an organization by its name."""
-        chosen = self.cleaned_data["organization"]
-        shown = (
-            dict(query) if chosen is None else {**query, "organization": self._field.row(chosen) or chosen}
-        )
-        return [
-            Chip(f"{name}: {value}", page_url(page, {**query, name: ""}))
-            for name, value in shown.items()
-            if value not in (None, "")
-        ]
 
 
 class UsageFilterForm(forms.Form):
