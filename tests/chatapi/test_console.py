@@ -180,6 +180,13 @@ def test_filters_are_urls_and_an_id_leads_to_its_receipt(alice: Person, bob: Per
     assert "$0.00024" in text(client.get(found.headers["location"]))
 
 
+@pytest.mark.parametrize("page", ["requests", "usage", "overview"])
+def test_a_project_has_its_own_name_in_filters(alice: Person, page: str) -> None:
+    shown = client_of(alice.user).get(url(alice, page), {"project": alice.project.pk})
+    assert "project: default" in [each.text for each in shown.context["chips"]]
+    assert "Acme / default" not in text(shown)
+
+
 def test_the_link_of_an_error_keeps_the_other_filters(alice: Person) -> None:
     run(alice, outcome=Outcome.FAILED, error_code="upstream_error")
     client, query = client_of(alice.user), f"project={alice.project.pk}&days=7&sort=cost"

@@ -177,18 +177,24 @@ class RowField(forms.Field):
             self.known = access.seen_by(self.person, rows).first()
         return self.known
 
+    def shown(self, row: Model) -> str:
+        """Return the row's name; a project's without the organization that the page is about."""
+        is_own = self.model is Project and self.organization is not None
+        return str(row).removeprefix(f"{self.organization} / ") if is_own else str(row)
+
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
-        options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
+        options = {str(row.pk): self.shown(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
         # A link may name a row beyond the first options.
         if chosen is not None and str(chosen) not in options:
-            options[str(chosen)] = str(self.row(chosen) or f"number {chosen}")
+            row = self.row(chosen)
+            options[str(chosen)] = self.shown(row) if row else f"number {chosen}"
         offer(self, list(options.items()), ("usage", "generation", self.column))
         if chosen is None:
             return ""
-        # A text field shows the name, which `to_python` reads again; a list needs the id.
-        return options[str(chosen)] if is_long else str(chosen)
+        # A text field shows the whole name, which `to_python` reads again; a list needs the id.
+        return str(self.row(chosen) or options[str(chosen)]) if is_long else str(chosen)
 
 
 def first_mistake(form: forms.Form) -> str:
@@ -354,9 +360,10 @@ class UsageFilterForm(forms.Form):
         hidden = {"organization"} if self.is_of_one_organization else set()
         # The key first: it is read with its project, and a project with its organization.
         rows = {name: self.row(name) for name in ("key", "project", "organization") if name not in hidden}
+        shown = {name: cast(RowField, self.fields[name]).shown(row) for name, row in rows.items() if row}
         found = []
         for name in ("organization", "project", "key", "model", "outcome"):
-            value = rows.get(name) or self.cleaned_data[name]
+            value = shown.get(name) or self.cleaned_data[name]
             if not value or name in hidden:
                 continue
             found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))
