@@ -61,6 +61,15 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
     assert "No running request matches." in text(client.get(url(alice, "live?project=999&key=x&model=<b>")))
 
 
+def test_a_filter_of_what_does_not_run_has_its_name(alice: Person, charlie: Person) -> None:
+    client, own = client_of(alice.user), {"project": alice.project.pk, "key": alice.api_key.pk}
+    filters = client.get(url(alice, "live"), own).context["filters"]
+    assert [each.options[-1][1] for each in filters] == ["default", str(alice.api_key), "any"]
+    theirs = {"project": charlie.project.pk, "key": charlie.api_key.pk}
+    filters = client.get(url(alice, "live"), theirs).context["filters"]
+    assert [each.options[-1][1] for each in filters[:2]] == [f"number {each}" for each in theirs.values()]
+
+
 @pytest.mark.parametrize("path", ["/admin/live/", None])
 def test_the_link_of_a_key_keeps_the_model(alice: Person, path: str | None) -> None:
     running(alice, model="KEY&b")
