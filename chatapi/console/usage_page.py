@@ -18,7 +18,7 @@ from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Number, Speed, percentile, speeds
+from usage.insights.speed import Number, Speed, is_searched, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
 from usage.pages.filters import MAX_OPTIONS, NO_HELP
@@ -103,6 +103,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "newest_since": form.newest_since(),
         "errors": errors
         and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
+        "are_speeds_searched": is_searched(form.filters),
         "searched": SEARCHED,
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,

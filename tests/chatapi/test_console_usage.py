@@ -304,6 +304,20 @@ def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person
 # ---- sorted requests, and filters
 
 
+@pytest.mark.parametrize(
+    ("query", "bound"),
+    [
+        ("", "those of the newest requests of each column, 300 at most."),
+        ("key=alice", "those of the newest requests of each column, 300 at most."),
+        ("model=small", "those that match of the newest requests of each column, 1,000 at most."),
+        ("key=alice&end_user=x", "those that match of the newest requests of each column, 1,000 at most."),
+    ],
+)
+def test_it_says_which_requests_speeds_are_of(alice: Person, query: str, bound: str) -> None:
+    run(alice, end_user="x")
+    assert bound in text(client_of(alice.user).get(url(alice, f"usage?days=1&{query}")))
+
+
 def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, charlie: Person) -> None:
     made = [run(alice, tokens=Tokens(10, 100 * number)) for number in (3, 9, 9, 1, 5)]
     for number, row in enumerate(made):
