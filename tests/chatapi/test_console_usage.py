@@ -227,6 +227,8 @@ def test_a_range_keeps_the_filters_and_the_group(alice: Person) -> None:
     shown = client_of(alice.user).get(url(alice, "usage?days=1&group=error&metadata=team%3Dresearch"))
     links = dict(re.findall(r'href="([^"]*)"[^>]*>(Yesterday|Hours|CSV)<', shown.content.decode()))
     assert sorted(links.values()) == ["CSV", "Hours", "Yesterday"]
+    overview = client_of(alice.user).get(url(alice, "overview?group=key")).content.decode()
+    assert overview.count('name="group"') == 1, "a form sends a parameter once"
     assert all("group=error" in each and "metadata=team%3Dresearch" in each for each in links)
     assert '<input type="hidden" name="group" value="error">' in shown.content.decode()
 
