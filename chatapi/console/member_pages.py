@@ -43,7 +43,8 @@ class InviteForm(forms.Form):
         required=False,
         max_length=150,
         widget=forms.TextInput({"autocomplete": "off"}),
-        help_text="Empty: the e-mail address. A colleague who has an account is added at once by its name.",
+        help_text="Leave it empty to use the e-mail address. To add a colleague who has an account already, "
+        "enter the name of that account.",
     )
     role = forms.ChoiceField(widget=forms.RadioSelect)
 

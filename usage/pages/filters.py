@@ -160,7 +160,8 @@ class RowField(forms.Field):
             # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
-        raise ValidationError(f"{text[:40]!r} is neither the number nor the name of exactly one.")
+        name = self.model._meta.verbose_name
+        raise ValidationError(f"No {name} has the name or number {text[:40]!r}, or several have the name.")
 
     def _named(self, text: str) -> Q:
         if self.model is Project:
