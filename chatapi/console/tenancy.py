@@ -72,7 +72,7 @@ class Console:
     others: list[Organization]
     """The person's other organizations."""
     project_id: str
-    """The URL's parameter; empty: all projects."""
+    """The URL's parameter, a number or a name; empty: all projects."""
 
     @cached_property
     def projects(self) -> list[Project]:
@@ -84,12 +84,13 @@ class Console:
 
     @cached_property
     def project(self) -> Project | None:
-        """Return the project of the URL's parameter, also an archived one; None: all of them."""
-        found = next((row for row in self.projects if str(row.pk) == self.project_id), None)
-        if found is None and is_id(self.project_id):
-            rows = Project.objects.select_related("organization")
-            found = access.belonging_to(self.organization.pk, rows).filter(pk=int(self.project_id)).first()
-        return found
+        """Return the project whose number or name the URL has, by number also an archived one; None: all."""
+        wanted = self.project_id
+        if not is_id(wanted):
+            return next((row for row in self.projects if wanted in (row.name, str(row))), None)
+        found = next((row for row in self.projects if row.pk == int(wanted)), None)
+        rows = Project.objects.select_related("organization").filter(pk=int(wanted))
+        return found or access.belonging_to(self.organization.pk, rows).first()
 
     def project_names(self, most: int | None = None) -> list[tuple[int, str]]:
         """Return the ids and names of the first active projects, and of the chosen one."""

@@ -32,7 +32,7 @@ from usage.rollups import closed_days
 MAX_GROUPED_COLUMNS = 36
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
-# The filters that are typed; a project is one of many.
+# The filters that are typed; the project only where there are many.
 _HINTS = {
     "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
     "metadata": "key=value",

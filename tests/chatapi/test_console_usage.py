@@ -85,6 +85,7 @@ def test_a_project_of_many_is_typed(alice: Person, monkeypatch: pytest.MonkeyPat
     assert 'value="Acme / default"' in str(page.context["form"]["project"])
     again = client_of(alice.user).get(url(alice, "usage?project=Acme+/+default"))
     assert again.context["form"].query["project"] == str(alice.project.pk)
+    assert [link.text for link in again.context["projects"] if link.is_current] == ["default"]
 
 
 @pytest.mark.parametrize(
