@@ -87,7 +87,9 @@ def status(row: APIKey, now: datetime) -> str:
         return "expired"
     if not row.is_active:
         return "disabled"
-    return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"
+    if not row.project.organization.is_active:
+        return "organization inactive"
+    return "active" if row.project.is_active else "project archived"
 
 
 def get_or_create_project(organization: str, project: str) -> Project:

@@ -1,7 +1,7 @@
 """Amounts, counts, times and durations as people read them."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 
 from usage.pricing import NANODOLLARS, to_usd
 
@@ -99,7 +99,7 @@ def time_span(start: datetime, end: datetime) -> str:
 
 
 def age(moment: datetime, now: datetime) -> str:
-    """Return how long ago the moment was: "just now", "40 s ago", "3 min ago"; its date after 60 days."""
+    """Return how long ago the moment was: "just now", "40 s ago"; after 60 days its date, in its own zone."""
     seconds = (now - moment).total_seconds()
     if seconds < 5:
         return "just now"
@@ -111,7 +111,7 @@ def age(moment: datetime, now: datetime) -> str:
     ):
         if seconds < until:
             return f"{seconds // length:.0f} {unit} ago"
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+    return f"{moment:%Y-%m-%d}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
+        "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
+        "max_projects": MAX_CHOICES,
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
         "may_add_project": console.may("accounts.add_project"),
@@ -56,7 +58,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 def _unlimited(console: Console) -> list[LimitUse]:
     """Return what was spent this month by the organization and its projects that have no limit."""
     organization, projects = console.organization, console.projects[:MAX_CHOICES]
-    names = {row.pk: row.name for row in ([console.project] if console.project else projects)}
+    narrowed = [console.project] if console.project else projects
+    names = {row.pk: row.name for row in narrowed if row.is_active}
     found = [(Scope.PROJECT, row_id, names[row_id]) for row_id in unlimited(Scope.PROJECT, names)]
     found.sort(key=lambda each: each[2])
     if not console.project and unlimited(Scope.ORGANIZATION, [organization.pk]):

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import Model
 from django.http import Http404, HttpRequest, QueryDict
 
 from accounts import access
 from chatapi.console.tenancy import Console
-from usage.pages.filters import RowField, UsageFilterForm
+from usage.pages.filters import RANGE, RowField, UsageFilterForm
 from usage.pages.links import Pages
 
 Form = TypeVar("Form", bound=UsageFilterForm)
@@ -41,6 +42,17 @@ def scoped(
     return form
 
 
+def without_mistakes(form: UsageFilterForm) -> str:
+    """Return the URL of the form's page with those parameters only that are right."""
+    wrong = set(form.errors)
+    if wrong & {*RANGE, NON_FIELD_ERRORS}:
+        wrong.update(RANGE)
+    if "end_user" in wrong and form.data.get("group") == "end_user":
+        wrong.add("group")
+    right = {name: form.data[name] for name in form.fields if name in form.data and name not in wrong}
+    return form.link(form.page, right)
+
+
 def _url(console: Console, name: str, query: Mapping[str, object]) -> str:
     """Return the URL of the console's page; its path has the organization."""
     parameters = {key: value for key, value in query.items() if key != "organization"}
@@ -49,7 +61,7 @@ def _url(console: Console, name: str, query: Mapping[str, object]) -> str:
 
 def _row(console: Console, model: type[Model], row_id: int) -> Model | None:
     """Return the organization's row; the frame has read most of those that are asked for."""
-    own = (console.organization, *console.projects)
+    own = (console.organization, console.project, *console.projects)
     read = next((row for row in own if isinstance(row, model) and row.pk == row_id), None)
     rows = model._default_manager.select_related().filter(pk=row_id)
     return read or access.belonging_to(console.organization.pk, rows).first()

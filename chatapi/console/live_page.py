@@ -7,11 +7,13 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import access
+from accounts.models import APIKey
 from chatapi.console.tenancy import Console, page, render
 from chatapi.identity import parse_id
 from chatapi.pages import stopping
 from usage.formatting import duration
 from usage.models import Generation
+from usage.pages.filters import is_id
 from usage.pages.live import PAGE_ROWS, LiveFilters, LiveRow, offered, running_of, sums
 
 
@@ -22,12 +24,17 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
     running = running_of([console.organization.pk])
     chosen = LiveFilters.of(request.GET)
     shown = chosen.matching(running)
+    known = {"project": console.project.name} if console.project else {}
+    if is_id(chosen.key):
+        keys = access.belonging_to(console.organization.pk, APIKey.objects.filter(pk=int(chosen.key)))
+        if (key := keys.first()) is not None:
+            known["key"] = str(key)
     context: dict[str, Any] = {
         "title": "Live",
         "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
         **sums(shown, running),
         "chosen": chosen,
-        "filters": offered(running, chosen),
+        "filters": offered(running, chosen, known=known),
         "feed": console.url("home_of") + "live/feed",
         "may_stop": console.may("usage.change_generation"),
     }

@@ -43,7 +43,8 @@ class InviteForm(forms.Form):
         required=False,
         max_length=150,
         widget=forms.TextInput({"autocomplete": "off"}),
-        help_text="Empty: the e-mail address. A colleague who has an account is added at once by its name.",
+        help_text="Leave it empty to use the e-mail address. To add a colleague who has an account already, "
+        "enter the name of that account.",
     )
     role = forms.ChoiceField(widget=forms.RadioSelect)
 
@@ -209,8 +210,8 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
             memberships.remove(member)
     except ValidationError as error:
         messages.error(request, error.messages[0])
-    else:
-        messages.success(request, f"{member.user} is no longer a member.")
+        return redirect(console.url("members"))
+    messages.success(request, f"{member.user} is no longer a member of {console.organization}.")
     return redirect(console.url("members") if member.user != console.person else "console:home")
 
 

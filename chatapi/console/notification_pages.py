@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -132,9 +132,14 @@ def _credit_url(console: Console, _: Event) -> str:
     return console.url("credit") if may_pay else ""
 
 
-def _day_url(group: str, console: Console, event: Event) -> str:
+def _spend_url(console: Console, event: Event) -> str:
     day = localdate(event.created_at)
-    return console.url("overview", start=day, end=day, group=group)
+    return console.url("overview", start=day, end=day, group="key")
+
+
+def _failures_url(console: Console, event: Event) -> str:
+    first = localdate(datetime.fromisoformat(event.data["since"]))
+    return console.url("overview", start=first, end=localdate(event.created_at), group="error")
 
 
 def _model_url(console: Console, event: Event) -> str:
@@ -145,8 +150,8 @@ _URLS: Mapping[str, Callable[[Console, Event], str]] = {
     EventKind.BUDGET: _budget_url,
     EventKind.CREDIT: _credit_url,
     EventKind.KEY: lambda console, event: console.url("key", event.data["key_id"]),
-    EventKind.SPEND: partial(_day_url, "key"),
-    EventKind.FAILURES: partial(_day_url, "error"),
+    EventKind.SPEND: _spend_url,
+    EventKind.FAILURES: _failures_url,
     EventKind.MODEL: _model_url,
     EventKind.MODEL_UP: _model_url,
 }

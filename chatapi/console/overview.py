@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import scoped
+from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import Change, count, money, share, usd
@@ -30,7 +30,8 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     form = scoped(OverviewForm, request, console)
     context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
     if not form.is_valid():
-        return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
+        context |= {"mistake": form.mistake, "kept_url": without_mistakes(form)}
+        return render(request, console, "overview.html", context, status=400)
     compared = form.over.compared(timezone.now()) if form.is_comparable else None
     # An organization that did not exist for all of the time before has nothing to compare with.
     if compared and console.organization.created_at > compared[1].start:

@@ -7,7 +7,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from chatapi.console.filters import scoped
+from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.tenancy import Console, page, render
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
@@ -32,7 +32,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
             raise ValueError(form.mistake)
         found = insights.requests_page(form.filters, after or None)
     except ValueError as error:
-        return render(request, console, "requests.html", context | {"mistake": str(error)}, status=400)
+        context |= {"mistake": str(error), "kept_url": without_mistakes(form)}
+        return render(request, console, "requests.html", context, status=400)
     if form.filters.id is not None and found.rows:
         return redirect(console.url("request", found.rows[0]))
     chips = form.chips()

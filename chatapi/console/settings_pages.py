@@ -18,6 +18,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectModelsForm
 from chatapi.wire.dialects import DIALECTS
 
+PAGE = 50
 _CHANGE_ORGANIZATION = "accounts.change_organization"
 
 
@@ -71,7 +72,7 @@ class ProjectSettingsForm(ProjectModelsForm, ConstrainedForm):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("accounts.view_organization")
 def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the organization's settings and its projects; change the name, the time zone and the dialect."""
+    """Show the settings and a page of the projects; change the name, the time zone and the dialect."""
     may_change = console.may(_CHANGE_ORGANIZATION)
     if request.method == "POST" and not may_change:
         raise PermissionDenied
@@ -84,8 +85,14 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
         row.save(update_fields=OrganizationForm.Meta.fields)  # an operator may change others meanwhile
         messages.success(request, "The settings are saved.")
         return redirect(console.url("settings"))
+    after, projects = request.GET.get("after", ""), console.projects
+    start = next((at for at, each in enumerate(projects, 1) if str(each.pk) == after), 0)
+    end = start + PAGE
     context: dict[str, Any] = {
         "title": "Settings",
+        "projects_shown": projects[start:end],
+        "older_url": console.url("settings", after=projects[end - 1].pk) if len(projects) > end else "",
+        "newest_url": console.url("settings") if after else "",
         "form": form,
         "sign_in_url": console.url("sign_in_settings") if console.may(ADMINISTER_SIGN_IN) else "",
         "may_change_projects": console.may("accounts.change_project"),

@@ -22,6 +22,7 @@ from django.views.decorators.cache import never_cache
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages.admin_site import CONFLICT
+from usage.pages.filters import is_id
 from usage.payment import configuration
 
 # The organizations and projects that the switcher lists.
@@ -71,7 +72,7 @@ class Console:
     others: list[Organization]
     """The person's other organizations."""
     project_id: str
-    """The URL's parameter; empty: all projects."""
+    """The URL's parameter, a number or a name; empty: all projects."""
 
     @cached_property
     def projects(self) -> list[Project]:
@@ -83,8 +84,20 @@ class Console:
 
     @cached_property
     def project(self) -> Project | None:
-        """Return the project of the URL's parameter; None: all of them."""
-        return next((row for row in self.projects if str(row.pk) == self.project_id), None)
+        """Return the project whose number or name the URL has, by number also an archived one; None: all."""
+        wanted = self.project_id
+        if not is_id(wanted):
+            return next((row for row in self.projects if wanted in (row.name, str(row))), None)
+        found = next((row for row in self.projects if row.pk == int(wanted)), None)
+        rows = Project.objects.select_related("organization").filter(pk=int(wanted))
+        return found or access.belonging_to(self.organization.pk, rows).first()
+
+    def project_names(self, most: int | None = None) -> list[tuple[int, str]]:
+        """Return the ids and names of the first active projects, and of the chosen one."""
+        rows = self.projects[:most]
+        if self.project is not None and self.project not in rows:
+            rows.append(self.project)
+        return [(row.pk, row.name if row.is_active else f"{row.name} (archived)") for row in rows]
 
     @classmethod
     def of(cls, request: HttpRequest, memberships: Sequence[Member], organization_id: int) -> "Console":
@@ -174,6 +187,7 @@ def render(
             Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
         ],
         "projects": _projects(request.GET, console, here),
+        "are_projects_cut": len(console.projects) > MAX_CHOICES,
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
 
@@ -199,9 +213,9 @@ def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
     name = here if here in _BY_PROJECT else "overview"
     kept = {key: value for key, value in query.items() if key not in ("project", "key", "after", "before")}
     kept = kept if name == here else {}
-    chosen = console.project
+    chosen = console.project and console.project.pk
     every = Link("All projects", console.url(name, **kept), chosen is None)
     return [every] + [
-        Link(row.name, console.url(name, **kept, project=row.pk), row == chosen)
-        for row in console.projects[:MAX_CHOICES]
+        Link(text, console.url(name, **kept, project=row_id), row_id == chosen)
+        for row_id, text in console.project_names(MAX_CHOICES)
     ]

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import scoped
+from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
@@ -18,10 +18,10 @@ from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Number, Speed, percentile, speeds
+from usage.insights.speed import Number, Speed, is_searched, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
-from usage.pages.filters import NO_HELP
+from usage.pages.filters import MAX_OPTIONS, NO_HELP
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.overview_form import OverviewForm, SumsPage
@@ -32,9 +32,10 @@ from usage.rollups import closed_days
 MAX_GROUPED_COLUMNS = 36
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
-# The filters that are typed.
+# The filters that are typed; the project only where there are many.
 _HINTS = {
-    "key": "name", "model": "name", "end_user": "full name", "error": "code", "metadata": "key=value",
+    "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
+    "metadata": "key=value",
 }  # fmt: skip
 
 
@@ -71,7 +72,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     form = _form(request, console)
     context: dict[str, Any] = {"title": "Usage", "clear_url": console.url("usage")}
     if not form.is_valid():
-        return render(request, console, "usage.html", context | {"mistake": form.mistake}, status=400)
+        context |= {"mistake": form.mistake, "kept_url": without_mistakes(form)}
+        return render(request, console, "usage.html", context, status=400)
     starts = form.over.starts()
     most_columns = MAX_GROUPED_COLUMNS if form.is_grouped else MAX_COLUMNS
     step = -(-len(starts) // most_columns)
@@ -101,6 +103,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "newest_since": form.newest_since(),
         "errors": errors
         and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
+        "are_speeds_searched": is_searched(form.filters),
         "searched": SEARCHED,
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
@@ -122,14 +125,16 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
 
 
 def _offer_filters(form: OverviewForm, console: Console) -> None:
-    """Show the filters, too: a project to choose, the others to type."""
+    """Show the filters, too: a project to choose, if there are not too many, the others to type."""
     form.offer_choices()
-    options = [("", "all projects"), *((str(row.pk), row.name) for row in console.projects)]
-    form.fields["project"].widget = forms.Select(choices=options)
     for name, hint in _HINTS.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
-    if (key := form.row("key")) is not None:
-        form.data = {**form.data, "key": str(key)}
+    typed = {name: str(row) for name in ("project", "key") if (row := form.row(name)) is not None}
+    names = console.project_names()
+    if len(names) <= MAX_OPTIONS:
+        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
+        typed.pop("project", None)
+    form.data = {**form.data, **typed}
 
 
 def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:

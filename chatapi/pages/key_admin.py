@@ -42,7 +42,8 @@ _STATUSES = {
     "disabled": "warning",
     "revoked": "danger",
     "expired": "danger",
-    "owner inactive": "warning",
+    "organization inactive": "warning",
+    "project archived": "warning",
 }
 # Pages that were opened before the key was revoked still have its buttons.
 _REVOKED = "Nothing was changed: this key is revoked."

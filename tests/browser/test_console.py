@@ -95,7 +95,7 @@ def test_members_are_invited_and_come_in_by_their_link(
     row.get_by_role("button", name="Remove").click()
     expect(page.locator("[data-announces]")).to_have_text("Really remove?")
     row.get_by_role("button", name="Really remove?").click()
-    expect(page.get_by_text("bert is no longer a member.")).to_be_visible()
+    expect(page.get_by_text("bert is no longer a member of Globex.")).to_be_visible()
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("row", name=re.compile("ada.*deleted")).first).to_be_visible()
 

@@ -84,6 +84,36 @@ def test_a_running_request_is_stopped_by_keyboard_and_then_all_of_its_key(
     expect(trend).to_contain_text(re.compile(r"(?<![\d.])0 %"))
 
 
+def test_a_stop_after_the_session_has_ended_says_that_nothing_was_stopped(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/live")
+    with streaming(installation, 1) as streams:
+        button = page.locator("#live-rows tr").first.get_by_role("button")
+        button.click(timeout=15_000)
+        page.context.clear_cookies(name="sessionid")
+        button.click()
+        expect(button).to_have_text("Not stopped")
+        sign_in(page, installation, "tess")
+        page.goto(f"{installation.url}/console/{ids['Tests']}/live")
+        page.locator("#live-rows tr").first.get_by_role("button").click(timeout=15_000)
+        page.get_by_role("button", name="Really stop?").click()
+        with pytest.raises(APIError, match="stopped this request"):
+            streams[0].result(timeout=30)
+
+
+def test_start_leads_to_the_sign_in_after_the_session_has_ended(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Hooli']}/start")
+    page.context.clear_cookies(name="sessionid")
+    expect(page).to_have_url(re.compile("/console/sign-in"), timeout=15_000)
+
+
 def test_a_view_is_copied_as_a_link(visitor: Page, installation: Installation, ids: dict[str, int]) -> None:
     page = visitor
     sign_in(page, installation, "tess")

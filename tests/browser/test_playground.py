@@ -111,6 +111,19 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
     expect(page.get_by_text("playground (ck_live_")).to_be_visible()
 
 
+def test_an_answer_that_fails_on_its_way_is_not_complete(
+    page: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Text of the message").fill("hello [sandbox error=server_error after=5]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("failed", timeout=15_000)
+    expect(part(page, "answer")).not_to_be_empty()
+    expect(part(page, "failure")).to_be_visible()
+    expect(page.get_by_role("button", name="Continue the conversation")).to_be_hidden()
+    expect(page.locator("[data-announces]")).not_to_have_text("The answer is complete.")
+
+
 def test_the_playground_stops_two_models_at_once(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:

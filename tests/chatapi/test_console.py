@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -40,6 +41,19 @@ def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, 
     path = url(alice, page)
     shown = client_of(alice.user).get(path, {"before": alice.api_key.pk}).content.decode()
     assert f'href="{path}?project={other.pk}"' in shown
+
+
+def test_an_archived_project_narrows_a_page_and_is_named(alice: Person, bob: Person) -> None:
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    client, query = client_of(alice.user), {"project": bob.project.pk}
+    for page in ("overview", "usage", "keys", "budgets/rate-limits"):
+        shown = client.get(url(alice, page), query)
+        assert "research (archived)" in text(shown), page
+        (chosen,) = [link for link in shown.context["projects"] if link.is_current]
+        assert chosen.text == "research (archived)", page
+    assert [row.name for row, *_ in client.get(url(alice, "keys"), query).context["keys"]] == ["bob"]
+    offered = client.get(url(alice, "keys/new"), query).context["form"].fields["project"].queryset
+    assert bob.project not in offered
 
 
 def test_a_parameter_of_any_name_is_left_alone(alice: Person) -> None:
@@ -166,13 +180,32 @@ def test_filters_are_urls_and_an_id_leads_to_its_receipt(alice: Person, bob: Per
     assert "$0.00024" in text(client.get(found.headers["location"]))
 
 
+@pytest.mark.parametrize("page", ["requests", "usage", "overview"])
+def test_a_project_has_its_own_name_in_filters(alice: Person, page: str) -> None:
+    shown = client_of(alice.user).get(url(alice, page), {"project": alice.project.pk})
+    assert "project: default" in [each.text for each in shown.context["chips"]]
+    assert "Acme / default" not in text(shown)
+
+
+def test_the_link_of_an_error_keeps_the_other_filters(alice: Person) -> None:
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_error")
+    client, query = client_of(alice.user), f"project={alice.project.pk}&days=7&sort=cost"
+    shown = client.get(url(alice, f"requests?{query}")).content.decode()
+    (link,) = re.findall(r'href="([^"]*)">upstream error<', shown)
+    led = client.get(url(alice, "requests") + unescape(link)).context["form"].query
+    led.pop("organization")
+    assert led == {"project": str(alice.project.pk), "days": "7", "sort": "cost", "error": "upstream_error"}
+
+
 # ---- people
 
 
 def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, bob: Person) -> None:
     owner = Member.objects.get(user=alice.user)
     client = as_role(alice, Role.OWNER)
-    assert "only owner" in text(client.post(url(alice, f"members/{owner.pk}/remove"), follow=True))
+    refused = client.post(url(alice, f"members/{owner.pk}/remove"), follow=True)
+    assert "only owner" in text(refused)
+    assert refused.redirect_chain[-1][0] == url(alice, "members")
     admin = as_role(bob, Role.ADMIN)
     for page in (f"members/{owner.pk}/role", f"members/{owner.pk}/remove"):
         assert admin.post(url(alice, page), {"role": "viewer"}).status_code == 403
@@ -181,6 +214,16 @@ def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, b
     invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner"})
     assert invited.status_code == 200
     assert not User.objects.filter(username="dora").exists()
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_who_leaves_an_organization_reads_which_one(bob: Person, others: int) -> None:
+    for number in range(others):
+        other = Organization.objects.create(name=f"Other {number}")
+        Member.objects.create(user=bob.user, organization=other, role=Role.VIEWER)
+    own = Member.objects.get(user=bob.user, organization=bob.project.organization)
+    left = as_role(bob, Role.ADMIN).post(url(bob, f"members/{own.pk}/remove"), follow=True)
+    assert "bob is no longer a member of Acme." in text(left)
 
 
 def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:

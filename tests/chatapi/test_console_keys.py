@@ -12,7 +12,7 @@ from django.utils import timezone
 from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.models import APIKey, Organization, RateLimit, Role
+from accounts.models import APIKey, Organization, Project, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, is_let_in
@@ -145,6 +145,15 @@ def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Perso
     assert "works until 2099-01-02 03:04 JST" in text(client.post(page, sent))
     alice.api_key.refresh_from_db()
     assert f"{alice.api_key.previous_expires_at:%Y-%m-%d %H:%M}" == "2099-01-01 18:04"
+
+
+@pytest.mark.parametrize(
+    ("owner", "status"), [(Project, "project archived"), (Organization, "organization inactive")]
+)
+def test_the_status_of_a_key_names_the_owner_that_is_off(alice: Person, owner: Any, status: str) -> None:
+    owner.objects.update(is_active=False)
+    for page in ("keys", f"keys/{alice.api_key.pk}"):
+        assert status in text(as_role(alice, Role.OWNER).get(url(alice, page)))
 
 
 def test_a_disabled_key_works_again_when_it_is_enabled(alice: Person) -> None:

@@ -246,6 +246,17 @@ def test_a_project_without_limits_has_those_of_the_organization(alice: Person) -
         assert words in text(client.get(url(alice, f"{page}?project={alice.project.pk}")))
 
 
+def test_a_long_list_of_projects_says_where_the_others_are(alice: Person) -> None:
+    client, acme = client_of(alice.user), alice.project.organization
+    assert "first 50" not in text(client.get(url(alice, "budgets")))
+    Project.objects.bulk_create(Project(organization=acme, name=f"more {number:02}") for number in range(50))
+    budgets = client.get(url(alice, "budgets"))
+    assert "more 48" in text(budgets)
+    assert "more 49" not in text(budgets)
+    assert "Only the first 50 projects are searched for those without a limit" in text(budgets)
+    assert "All projects are in Settings" in text(budgets)
+
+
 # ---- rate limits
 
 

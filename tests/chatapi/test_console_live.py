@@ -1,5 +1,6 @@
 """The console's Live page: what it shows of the running requests, and which it stops."""
 
+import re
 from typing import Any
 
 import pytest
@@ -58,6 +59,23 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         page = client.get(url(alice, f"live?{query}"))
         assert [row.id for row, _ in page.context["rows"]] == [str(own[name])], query
     assert "No running request matches." in text(client.get(url(alice, "live?project=999&key=x&model=<b>")))
+
+
+def test_a_filter_of_what_does_not_run_has_its_name(alice: Person, charlie: Person) -> None:
+    client, own = client_of(alice.user), {"project": alice.project.pk, "key": alice.api_key.pk}
+    filters = client.get(url(alice, "live"), own).context["filters"]
+    assert [each.options[-1][1] for each in filters] == ["default", str(alice.api_key), "any"]
+    theirs = {"project": charlie.project.pk, "key": charlie.api_key.pk}
+    filters = client.get(url(alice, "live"), theirs).context["filters"]
+    assert [each.options[-1][1] for each in filters[:2]] == [f"number {each}" for each in theirs.values()]
+
+
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_the_link_of_a_key_keeps_the_model(alice: Person, path: str | None) -> None:
+    running(alice, model="KEY&b")
+    shown = client_of(alice.user).get(path or url(alice, "live"), {"model": "KEY&b"}).content.decode()
+    found = re.findall(r'data-key-link href="([^"]*)"', shown)
+    assert found == [f"?key={key}&amp;model=KEY%26b" for key in (alice.api_key.pk, "KEY")]
 
 
 @pytest.mark.parametrize("path", ["/admin/live/", None])

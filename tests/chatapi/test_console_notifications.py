@@ -127,6 +127,11 @@ def test_debts_and_more_than_a_price_can_be_are_amounts_of_sentences(
         (EventKind.KEY, {"key_id": "{key}"}, "keys/{key}"),
         (EventKind.SPEND, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=key"),
         (EventKind.FAILURES, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=error"),
+        (
+            EventKind.FAILURES,
+            {"since": "2026-11-02T22:00:00+00:00"},
+            "overview?start=2026-11-02&amp;end=2026-11-03&amp;group=error",
+        ),
         (EventKind.MODEL, {}, "usage?model=small"),
         (EventKind.MODEL_UP, {}, "usage?model=small"),
     ],

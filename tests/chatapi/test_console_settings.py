@@ -1,5 +1,6 @@
 """The console's settings: permissions, and that changes are checked and recorded."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
     )
     assert "mine = large, huge" in client.get(page).content.decode()
     assert AuditEntry.objects.get(object_type="accounts.project").actor_id == alice.user.pk
+
+
+def test_pages_of_the_projects_have_each_one_once(alice: Person) -> None:
+    client, acme = client_of(alice.user), alice.project.organization
+    Project.objects.bulk_create(Project(organization=acme, name=f"more {number:03}") for number in range(110))
+    found, path = [], url(alice, "settings")
+    while path:
+        page = client.get(path)
+        found.append([row.name for row in page.context["projects_shown"]])
+        path = page.context["older_url"]
+    assert [len(names) for names in found] == [50, 50, 11]
+    assert [*chain(*found)] == ["default", *(f"more {number:03}" for number in range(110))]
+    assert page.context["newest_url"] == url(alice, "settings")
 
 
 @pytest.mark.parametrize("form", [OrganizationForm, ProjectSettingsForm])

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.models import APIKey, Member, Organization, Project
+from chatapi.console import usage_page
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
@@ -70,6 +71,41 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         assert (number(page, "Requests"), number(page, "Time to")) == ("1", first), query
     for wrong in ("group=x", "days=x", "key=nobody", "start=2026-13-01"):
         assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
+
+
+def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
+    assert f'<option value="{bob.project.pk}" selected>' in str(page.context["form"]["project"])
+
+
+def test_a_project_of_many_is_typed(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_page, "MAX_OPTIONS", 0)
+    page = client_of(alice.user).get(url(alice, f"usage?project={alice.project.pk}"))
+    assert 'value="Acme / default"' in str(page.context["form"]["project"])
+    again = client_of(alice.user).get(url(alice, "usage?project=Acme+/+default"))
+    assert again.context["form"].query["project"] == str(alice.project.pk)
+    assert [link.text for link in again.context["projects"] if link.is_current] == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("overview?key=typo&model=small&days=30", "overview?model=small&days=30"),
+        ("usage?key=typo&start=2026-11-09&end=2026-11-02&model=small", "usage?model=small"),
+        ("usage?error=%3C&group=model", "usage?group=model"),
+        ("overview?group=end_user&model=small", "overview?model=small"),
+        ("requests?id=typo&model=small", "requests?model=small"),
+        ("requests?after=typo&model=small", "requests?model=small"),
+        ("requests?id=typo", ""),
+    ],
+)
+def test_a_mistake_in_one_filter_costs_no_other(alice: Person, query: str, kept: str) -> None:
+    page = client_of(alice.user).get(url(alice, query))
+    assert page.status_code == 400
+    found = re.findall(r'href="([^"]*)">Keep the other\s+filters<', page.content.decode())
+    assert found == ([escape(url(alice, kept))] if kept else [])
+    assert not kept or client_of(alice.user).get(url(alice, kept)).status_code == 200
 
 
 def test_names_are_those_of_the_organization(alice: Person, charlie: Person) -> None:
@@ -192,6 +228,8 @@ def test_a_range_keeps_the_filters_and_the_group(alice: Person) -> None:
     shown = client_of(alice.user).get(url(alice, "usage?days=1&group=error&metadata=team%3Dresearch"))
     links = dict(re.findall(r'href="([^"]*)"[^>]*>(Yesterday|Hours|CSV)<', shown.content.decode()))
     assert sorted(links.values()) == ["CSV", "Hours", "Yesterday"]
+    overview = client_of(alice.user).get(url(alice, "overview?group=key")).content.decode()
+    assert overview.count('name="group"') == 1, "a form sends a parameter once"
     assert all("group=error" in each and "metadata=team%3Dresearch" in each for each in links)
     assert '<input type="hidden" name="group" value="error">' in shown.content.decode()
 
@@ -269,6 +307,20 @@ def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person
 # ---- sorted requests, and filters
 
 
+@pytest.mark.parametrize(
+    ("query", "bound"),
+    [
+        ("", "those of the newest requests of each column, 300 at most."),
+        ("key=alice", "those of the newest requests of each column, 300 at most."),
+        ("model=small", "those that match of the newest requests of each column, 1,000 at most."),
+        ("key=alice&end_user=x", "those that match of the newest requests of each column, 1,000 at most."),
+    ],
+)
+def test_it_says_which_requests_speeds_are_of(alice: Person, query: str, bound: str) -> None:
+    run(alice, end_user="x")
+    assert bound in text(client_of(alice.user).get(url(alice, f"usage?days=1&{query}")))
+
+
 def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, charlie: Person) -> None:
     made = [run(alice, tokens=Tokens(10, 100 * number)) for number in (3, 9, 9, 1, 5)]
     for number, row in enumerate(made):
@@ -306,7 +358,7 @@ def test_requests_are_filtered_by_their_error(alice: Person) -> None:
     assert rows(alice, "error=upstream_timeout") == [str(failed)]
     assert client_of(alice.user).get(url(alice, "requests?error=%3Cb%3E")).status_code == 400
     shown = client_of(alice.user).get(url(alice, "requests")).content.decode()
-    assert "requests?error=upstream_5xx" in shown
+    assert "?error=upstream_5xx" in shown
 
 
 def test_the_usual_ranges_are_one_click_away(alice: Person) -> None:
@@ -325,6 +377,19 @@ def test_the_usual_ranges_are_one_click_away(alice: Person) -> None:
             if page == "requests":
                 found = [str(each) for each in answer.context["page"].rows]
                 assert (str(row) in found) == (title not in ("Yesterday", "Last month")), title
+
+
+@pytest.mark.parametrize("page", ["usage", "overview"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("title", ["Last hour", "Yesterday"])
+def test_the_form_of_a_range_asks_for_the_same_range(alice: Person, page: str, zone: str, title: str) -> None:
+    Organization.objects.update(time_zone=zone)
+    client = client_of(alice.user)
+    links = {each.text: each.url for each in client.get(url(alice, page)).context["form"].range_links()}
+    form = client.get(links[title]).context["form"]
+    inputs = re.findall(r'name="(start|end)" value="([^"]*)"', f"{form['start']}{form['end']}")
+    again = client.get(url(alice, page), {**dict(inputs), "model": "small"}).context["form"]
+    assert (again.over.start, again.over.end) == (form.over.start, form.over.end)
 
 
 # ---- the time zone

@@ -72,7 +72,7 @@ def test_the_list_has_pages(used: None, root: Client, monkeypatch: pytest.Monkey
     [
         ("month=2026-13", "Month: &#x27;2026-13&#x27; is not a month such as 2026-10."),
         ("after=x", "After: &#x27;x&#x27; is not the place of a statement."),
-        ("organization=nobody", "Organization: &#x27;nobody&#x27; is neither the number nor the name"),
+        ("organization=nobody", "Organization: No organization has the name or number &#x27;nobody&#x27;"),
     ],
 )
 def test_a_mistake_in_the_url_is_named(db: None, root: Client, query: str, mistake: str) -> None:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 from django.utils.html import escape
 
 from usage import formatting
@@ -11,6 +12,7 @@ from usage.pages import overview_chart, trends
 from usage.pages.columns import amount
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
+from usage.templatetags import figures
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -96,6 +98,12 @@ def test_durations_are_what_people_say(ms: float | None, written: str) -> None:
 )
 def test_ages_are_relative_while_that_says_something(seconds: float, written: str) -> None:
     assert formatting.age(NOW - timedelta(seconds=seconds), NOW) == written
+
+
+def test_the_date_of_an_old_moment_is_the_readers() -> None:
+    with timezone.override("Europe/Berlin"):
+        shown = figures.ago(datetime(2024, 8, 31, 22, 30, tzinfo=UTC))
+    assert shown.endswith('title="2024-09-01 00:30:00 CEST">2024-09-01</time>')
 
 
 def test_a_change_needs_something_to_compare_with() -> None:

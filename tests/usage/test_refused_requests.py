@@ -138,7 +138,7 @@ def test_a_keys_people_see_when_and_why_it_was_refused_last(alice: Person, bob: 
     hour = hour_of(database_now() - timedelta(days=3))
     key = alice.api_key.pk
     in_console = text(client_of(alice.user).get(f"/console/{alice.project.organization_id}/keys/{key}"))
-    assert f"Last refused {hour:%Y-%m-%d %H:%M} UTC or within the hour: expired key, 4 requests" in in_console
+    assert f"Last refused 4 requests in the hour from {hour:%Y-%m-%d %H:%M} UTC: expired key" in in_console
     in_admin = text(client_of(alice.user).get(reverse("admin:accounts_apikey_change", args=[key])))
     assert f"Last refused in the hour from {hour:%Y-%m-%d %H:%M} UTC: expired key, 4 requests." in in_admin
     other = text(client_of(alice.user).get(f"/console/{alice.project.organization_id}/keys/{bob.api_key.pk}"))

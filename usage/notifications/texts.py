@@ -108,7 +108,7 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     EventKind.KEY: _key,
     EventKind.SPEND: _spend,
     EventKind.FAILURES: lambda data: (
-        f"{data['failed']} of {data['requests']} requests failed in this hour and the one before."
+        f"{data['failed']} of {data['requests']} requests failed since {_minute(data['since'])}."
     ),
     EventKind.MODEL: lambda data: _down(_model(data), data),
     EventKind.MODEL_UP: lambda data: _up(_model(data), data),

@@ -15,8 +15,9 @@ from accounts.pages.admin_site import admin_page
 from usage.insights.budget_limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
-from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake
+from usage.pages.filters import choice_field, first_mistake
 from usage.pages.links import page_url
+from usage.pages.organization_filter import OrganizationFilterForm
 
 PERMISSION = "usage.view_budgetlimit"
 PAGE = 50

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -23,7 +23,7 @@ from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.links import ADMIN, Choice, Pages, page_url, usual_ranges
+from usage.pages.links import ADMIN, Choice, Pages, usual_ranges
 
 Filtering = TypeVar("Filtering", bound=Filters)
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
@@ -160,7 +160,8 @@ class RowField(forms.Field):
             # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
-        raise ValidationError(f"{text[:40]!r} is neither the number nor the name of exactly one.")
+        name = self.model._meta.verbose_name
+        raise ValidationError(f"No {name} has the name or number {text[:40]!r}, or several have the name.")
 
     def _named(self, text: str) -> Q:
         if self.model is Project:
@@ -177,57 +178,30 @@ class RowField(forms.Field):
             self.known = access.seen_by(self.person, rows).first()
         return self.known
 
+    def shown(self, row: Model) -> str:
+        """Return the row's name; a project's without the organization that the page is about."""
+        is_own = self.model is Project and self.organization is not None
+        return str(row).removeprefix(f"{self.organization} / ") if is_own else str(row)
+
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
-        options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
+        options = {str(row.pk): self.shown(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
         # A link may name a row beyond the first options.
         if chosen is not None and str(chosen) not in options:
-            options[str(chosen)] = str(self.row(chosen) or f"number {chosen}")
+            row = self.row(chosen)
+            options[str(chosen)] = self.shown(row) if row else f"number {chosen}"
         offer(self, list(options.items()), ("usage", "generation", self.column))
         if chosen is None:
             return ""
-        # A text field shows the name, which `to_python` reads again; a list needs the id.
-        return options[str(chosen)] if is_long else str(chosen)
+        # A text field shows the whole name, which `to_python` reads again; a list needs the id.
+        return str(self.row(chosen) or options[str(chosen)]) if is_long else str(chosen)
 
 
 def first_mistake(form: forms.Form) -> str:
     """Return what is wrong with the first parameter of the URL that is wrong."""
     name, texts = next(iter(form.errors.items()))
     return f"{name.title()}: {texts[0]}"
-
-
-class OrganizationFilterForm(forms.Form):
-    """The GET form of a list of what belongs to organizations."""
-
-    organization = RowField(Organization, "organization")
-
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET.dict(), auto_id=False)
-        self._field.person = request.user
-
-    @property
-    def _field(self) -> RowField:
-        return cast(RowField, self.fields["organization"])
-
-    def offer_organizations(self) -> QuerySet[Organization]:
-        """Offer the organizations that the person sees, and return them."""
-        rows = access.seen_by(self._field.person, Organization.objects.order_by("name"))
-        shown = self._field.offer(rows, self.cleaned_data["organization"])
-        self.data = {**self.data, "organization": shown}
-        return rows
-
-    def chips(self, page: str, query: Mapping[str, object]) -> list[Chip]:
-        """Return the parameters of the page that are set, an organization by its name."""
-        chosen = self.cleaned_data["organization"]
-        shown = (
-            dict(query) if chosen is None else {**query, "organization": self._field.row(chosen) or chosen}
-        )
-        return [
-            Chip(f"{name}: {value}", page_url(page, {**query, name: ""}))
-            for name, value in shown.items()
-            if value not in (None, "")
-        ]
 
 
 class UsageFilterForm(forms.Form):
@@ -387,9 +361,10 @@ class UsageFilterForm(forms.Form):
         hidden = {"organization"} if self.is_of_one_organization else set()
         # The key first: it is read with its project, and a project with its organization.
         rows = {name: self.row(name) for name in ("key", "project", "organization") if name not in hidden}
+        shown = {name: cast(RowField, self.fields[name]).shown(row) for name, row in rows.items() if row}
         found = []
         for name in ("organization", "project", "key", "model", "outcome"):
-            value = rows.get(name) or self.cleaned_data[name]
+            value = shown.get(name) or self.cleaned_data[name]
             if not value or name in hidden:
                 continue
             found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))

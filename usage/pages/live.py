@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from django.contrib.auth.decorators import permission_required
@@ -135,8 +136,12 @@ def offered(
     running: Iterable[RunningGeneration],
     chosen: LiveFilters,
     project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Filter]:
-    """Return the filters of the page; `project_name` says how it names a project."""
+    """Return the filters of the page; `project_name` says how it names a project.
+
+    `known` has the names of the chosen project and key, if the page knows them.
+    """
     options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
     for each in running:
         options["project"][str(each.project_id)] = project_name(each)
@@ -146,7 +151,7 @@ def offered(
     for name, own in options.items():
         value = getattr(chosen, name)[:100]
         if value:
-            own.setdefault(value, value if name == "model" else f"number {value}")
+            own.setdefault(value, value if name == "model" else known.get(name, f"number {value}"))
         listed = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
         found.append(Filter(name, name.capitalize(), value, listed))
     return found

@@ -1,6 +1,6 @@
 """The GET form of the Overview: a range of time, filters, a grouping and a measure, with the page's links."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from functools import cached_property
@@ -13,17 +13,16 @@ from django.utils import timezone
 
 from accounts import access
 from accounts.models import Project
-from usage import formatting, insights
-from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
+from usage import insights
+from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
 from usage.pages.links import ADMIN, Choice, Pages, admin_time
+from usage.pages.measures import MEASURES, Measure
 
 # The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
-
-
 # Keys of metadata that are offered; a URL may name any.
 _MAX_KEYS = 12
 # The links to what the chart can be grouped by.
@@ -36,26 +35,6 @@ _GROUPS: Mapping[GroupBy, str] = {
     "error": "Error",
     "metadata": "Metadata",
     "end_user": "End user",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A number that the chart's columns can show."""
-
-    title: str
-    value: Callable[[Totals], int]
-    to_text: Callable[[int], str]
-
-
-MEASURES = {
-    "spend": Measure("Spend", lambda sums: sums.amount_nanodollars, formatting.money),
-    "requests": Measure("Requests", lambda sums: sums.requests, formatting.count),
-    "tokens": Measure("Tokens", lambda sums: sums.total_tokens, formatting.count),
-    "uncached": Measure("Uncached input", lambda sums: sums.uncached_tokens, formatting.count),
-    "cache_read": Measure("Cached input", lambda sums: sums.cached_tokens, formatting.count),
-    "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
-    "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }
 
 
@@ -298,17 +277,20 @@ class OverviewForm(UsageFilterForm):
         return group
 
     def offer_choices(self) -> None:
-        """Show dates and what the person can choose here, and hide the other fields."""
-        # The field's end is included, the range's is not.
-        last_day = self.over.end - timedelta(microseconds=1)
-        dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
+        """Show the range and what the person can choose here, and hide the other fields."""
+        edges = "".join(self.parameters("start", "end").values())
+        has_times = "T" in edges and not self.has_days_of_end_users
+        kind, pattern = ("datetime-local", "%Y-%m-%dT%H:%M") if has_times else ("date", "%Y-%m-%d")
+        # A date at the end is included, a time is not.
+        last = self.over.end if has_times else self.over.end - timedelta(microseconds=1)
+        dates = {"start": f"{self.over.start:{pattern}}", "end": f"{last:{pattern}}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
         shown = {"end_user"} if self.is_by_end_user else set()
         shown |= {"project"} if self.has_days_of_end_users else set()
         for name, field in self.fields.items():
             if name in dates:
-                field.widget = forms.TextInput({"type": "date", "required": True})
+                field.widget = forms.TextInput({"type": kind, "required": True})
             elif name not in shown:
                 field.widget = forms.HiddenInput()
         if self.has_days_of_end_users:

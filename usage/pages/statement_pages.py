@@ -16,8 +16,9 @@ from accounts.audit import recorder
 from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
 from usage.models import Kind, Statement
-from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, text_field
+from usage.pages.filters import first_mistake, is_id, text_field
 from usage.pages.links import admin_time, page_url
+from usage.pages.organization_filter import OrganizationFilterForm
 from usage.statements import reading, sections
 from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month

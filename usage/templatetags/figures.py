@@ -65,7 +65,7 @@ def ago(moment: datetime | None) -> SafeString | str:
         '<time datetime="{}" title="{}">{}</time>',
         moment.astimezone(UTC).isoformat(),
         written,
-        formatting.age(moment, timezone.now()),
+        formatting.age(local, timezone.now()),
     )
 
 

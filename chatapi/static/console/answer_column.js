@@ -55,8 +55,9 @@ export class AnswerColumn {
         this.fail((await answer.json()).error.message);
       } else {
         for await (const parts of frames(answer.body)) this.write(protocol, parts);
-        this.part("continue").hidden = !this.part("answer").textContent;
-        announce("The answer is complete.");
+        const isWhole = this.part("failure").hidden; // An error can come inside the stream.
+        this.part("continue").hidden = !isWhole || !this.part("answer").textContent;
+        if (isWhole) announce("The answer is complete.");
       }
     } catch (error) {
       if (error.name !== "AbortError") this.fail(error.message);

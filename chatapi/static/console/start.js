@@ -4,6 +4,7 @@ import { announce } from "./console.js";
 
 const LOOK_MS = 4000; // Between two looks at which steps are done.
 const MAX_WAIT_MS = 30000;
+const RELOAD = 4001; // The feed closes so when what this person may see is another now, or nothing.
 
 const steps = document.getElementById("steps");
 const running = new Set();
@@ -24,7 +25,11 @@ function connect() {
     wasFound ||= gone.length > 0;
     if (gone.length) look();
   };
-  feed.onclose = () => {
+  feed.onclose = ({ code }) => {
+    if (code === RELOAD) {
+      location.reload();
+      return;
+    }
     waitMs = Math.min(Math.max(2 * waitMs, 1000), MAX_WAIT_MS);
     if (document.getElementById("streaming")) setTimeout(connect, waitMs);
   };
@@ -41,6 +46,8 @@ function show({ model, state, tokens }) {
 // Steps that are done by now replace ours; the one with a running request stays until it has ended.
 async function look() {
   const answer = await fetch(location.href).catch(() => null);
+  // To the sign-in: the session has ended.
+  if (answer?.redirected) location.reload();
   if (!answer?.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const fresh of page.querySelectorAll("#steps > li[data-is-done]")) {

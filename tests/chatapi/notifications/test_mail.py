@@ -307,7 +307,7 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
     ),
     EventKind.FAILURES: (
         {"since": "2026-11-26T00:00:00+00:00", "requests": 40, "failed": 10},
-        "10 of 40 requests failed in this hour and the one before.",
+        "10 of 40 requests failed since 2026-11-26 00:00 UTC.",
     ),
     EventKind.MODEL: (
         {"model": "small", "since": "2026-11-26T00:40:28+00:00"},

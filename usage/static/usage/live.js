@@ -160,7 +160,7 @@ body.addEventListener("submit", async (event) => {
   button.ariaDisabled = "true";
   button.textContent = "Stopping";
   const answer = await fetch(form.action, { method: "POST", body: new FormData(form), headers: { Accept: "application/json" } }).catch(() => null);
-  if (answer?.ok) return;
+  if (answer?.ok && !answer.redirected) return; // It leads to the sign-in if the session has ended.
   button.ariaDisabled = null;
   button.textContent = "Not stopped";
 });
