@@ -50,7 +50,9 @@ IDS = "from chatapi.models import StoredResponse as S; print(*(each.pk.hex for e
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with Installation(tmp_path_factory.mktemp("stored")) as installation:
+    # One of the tests starts two processes while a request waits.
+    long = {"CHATAPI_QUEUE_TTL_MS": "60000"}
+    with Installation(tmp_path_factory.mktemp("stored"), **long) as installation:
         installation.start(MODELS)
         installation.keys |= json.loads(installation.shell(MAKE))
         yield installation
