@@ -78,7 +78,7 @@ class AccountAdapter(DefaultAccountAdapter):
 
     def post_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse:
         """End the person's oldest sessions before django-allauth reads all of them."""
-        sessions.end_oldest(user)
+        sessions.end_oldest(user, request.session.session_key)
         response: HttpResponse = super().post_login(request, user, **login)
         return response
 

@@ -79,9 +79,10 @@ def _people(ids: Collection[int]) -> dict[int, User]:
     return people
 
 
-def end_oldest(person: Any) -> None:
-    """End the person's oldest sessions, so that there is room for one more."""
-    rows = UserSession.objects.filter(user=person).order_by("-pk").values_list("session_key", flat=True)
+def end_oldest(person: Any, current: str | None) -> None:
+    """End the person's oldest sessions, so that there is room for the one with this key."""
+    others = UserSession.objects.filter(user=person).exclude(session_key=current)
+    rows = others.order_by("-pk").values_list("session_key", flat=True)
     _delete(list(rows[MAX_SESSIONS - 1 : MAX_SESSIONS - 1 + DELETED_AT_ONCE]))
 
 

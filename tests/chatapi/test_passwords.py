@@ -387,6 +387,9 @@ def test_a_new_session_ends_the_oldest_beyond_the_most(
         sign_in(client, name)
     assert [who(client) for client in clients] == ["bob", "", "alice", "alice"]
     assert UserSession.objects.count() == Session.objects.count() == 3
+    # Again in the oldest session, which Django keeps for the same person.
+    assert sign_in(clients[2], "alice").status_code == 302
+    assert [who(client) for client in clients] == ["bob", "", "alice", "alice"]
 
 
 @pytest.mark.usefixtures("transactional_db")
