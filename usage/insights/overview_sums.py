@@ -32,6 +32,7 @@ class OverviewSums:
     """The groups that spent most, at most `_NAMED`."""
     points: Sequence[Point]
     first_token: Percentiles | None
+    first_token_compared: Percentiles | None
     first_token_before: Percentiles | None
 
 
@@ -47,7 +48,7 @@ def overview_sums(
     # The rollup of end users has neither outcomes nor times.
     whole: GroupBy | None = None if filters.has_days_of_end_user else "outcome"
     groups = list(dict.fromkeys([whole, *tops, chart.group_by]))
-    ranges = [over, compared[1]] if compared else [over]
+    ranges = list(dict.fromkeys([over, *(compared or ())]))
     samples = [] if filters.has_days_of_end_user else weighed(ranges, filters)
     is_in_books = not filters.has_days_of_end_user and not request_sums.are_needed(None, filters)
     specs = [
@@ -60,11 +61,11 @@ def overview_sums(
     rest = [sum(each.values(), Totals()) for each in found[len(groups) :]]
     ranked = {group_by: [key for key, _ in by_amount(by_group[group_by])] for group_by in groups if group_by}
     labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
-    speeds: list[Percentiles | None] = [None, None]
+    speeds: dict[Range, Percentiles | None] = {}
     if not filters.has_days_of_end_user:
         of_samples = zip(samples, rest[len(compared or ()) :], strict=False)
         requests = {each: sums.requests for each, sums in of_samples}
-        speeds[: len(ranges)] = percentiles(ranges, filters, requests)
+        speeds = dict(zip(ranges, percentiles(ranges, filters, requests), strict=True))
     return OverviewSums(
         now=sum(by_group[whole].values(), Totals()),
         compared=rest[0] if compared else Totals(),
@@ -79,6 +80,7 @@ def overview_sums(
             for group_by in tops
         },
         points=points_of(chart, ranked.get(chart.group_by, []), labels) if chart.group_by else [],
-        first_token=speeds[0],
-        first_token_before=speeds[1],
+        first_token=speeds.get(over),
+        first_token_compared=speeds.get(compared[0]) if compared else None,
+        first_token_before=speeds.get(compared[1]) if compared else None,
     )

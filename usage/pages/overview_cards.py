@@ -143,19 +143,22 @@ def _errors(form: OverviewForm, sums: OverviewSums, changed: Change | None) -> C
 
 
 def _speed(form: OverviewForm, sums: OverviewSums) -> Card:
-    now, before = sums.first_token, sums.first_token_before
+    now, compared, before = sums.first_token, sums.first_token_compared, sums.first_token_before
     title, url = "First token, p50", form.rows_url()
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)
+    p50_change = p95_change = None
+    if compared and before:
+        p50_change, p95_change = change(compared.p50, before.p50), change(compared.p95, before.p95)
     return Card(
         title,
         duration(now.p50),
         f"From claim to first token, of {now.sample_size:,} requests, to within 5 %.",
         url,
-        change(now.p50, before.p50 if before else None),
+        p50_change,
         "bad",
         [
-            Line("p95", duration(now.p95), url, change=change(now.p95, before.p95 if before else None)),
+            Line("p95", duration(now.p95), url, change=p95_change),
             Line("measured", f"{now.sample_size:,}", url),
         ],
     )
