@@ -6,8 +6,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -307,6 +309,17 @@ def test_the_hour_that_goes_on_is_not_compared_with_a_whole_one(
         p95 = cards["First token, p50"].lines[0]
         assert (p95.value, p95.change) == ("790 ms", Change("±0 %", "same"))
     assert ", without the running hour." in text(page)
+
+
+def test_a_range_is_not_read_again_to_be_compared(root: Client, alice: Person) -> None:
+    run(alice)
+    with CaptureQueriesContext(connection) as queries:
+        page = root.get("/admin/?days=2")
+    assert "Compared with" in text(page)
+    start = page.context["form"].over.start
+    statements = "".join(each["sql"] for each in queries)
+    # By outcome, organization, key and model, and the chart's columns.
+    assert statements.count(f""""hour" >= '{start:%Y-%m-%d %H:%M}""") == 5
 
 
 # ---- the chart's columns

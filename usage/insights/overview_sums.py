@@ -42,18 +42,21 @@ def overview_sums(
 ) -> OverviewSums:
     """Return the sums of the chart's range and filters, by its group and by those of `tops`.
 
-    `compared` has the part of the range that can be compared, and the range before.
+    `compared` has the part of the range that can be compared, and the range before. To read a long range
+    once, the part's sums are those of the range without the running hour's.
     """
     over, filters = chart.over, chart.filters
     # The rollup of end users has neither outcomes nor times.
     whole: GroupBy | None = None if filters.has_days_of_end_user else "outcome"
     groups = list(dict.fromkeys([whole, *tops, chart.group_by]))
+    running = over.after(compared[0]) if compared else None
+    beside = [each for each in (compared and compared[1], running) if each]
     ranges = list(dict.fromkeys([over, *(compared or ())]))
     samples = [] if filters.has_days_of_end_user else weighed(ranges, filters)
     is_in_books = not filters.has_days_of_end_user and not request_sums.are_needed(None, filters)
     specs = [
         *(SumsSpec(over, group_by, filters, chart.newest) for group_by in groups),
-        *(SumsSpec(each, None, filters) for each in (*(compared or ()), *samples)),
+        *(SumsSpec(each, None, filters) for each in (*beside, *samples)),
         *([SumsSpec(over, None, filters, is_overage=True)] if is_in_books else []),
     ]
     found = sums_of(specs)
@@ -63,13 +66,14 @@ def overview_sums(
     labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
     speeds: dict[Range, Percentiles | None] = {}
     if not filters.has_days_of_end_user:
-        of_samples = zip(samples, rest[len(compared or ()) :], strict=False)
+        of_samples = zip(samples, rest[len(beside) :], strict=False)
         requests = {each: sums.requests for each, sums in of_samples}
         speeds = dict(zip(ranges, percentiles(ranges, filters, requests), strict=True))
+    now = sum(by_group[whole].values(), Totals())
     return OverviewSums(
-        now=sum(by_group[whole].values(), Totals()),
-        compared=rest[0] if compared else Totals(),
-        before=rest[1] if compared and rest[1].requests else None,
+        now=now,
+        compared=now - rest[1] if running else now,
+        before=rest[0] if compared and rest[0].requests else None,
         overage=Overage.of(rest[-1]) if is_in_books else Overage(),
         outcomes=by_group[whole] if whole else {},
         tops={

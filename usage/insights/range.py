@@ -77,6 +77,11 @@ class Range:
         shift = self.start - self.before.start
         return part, replace(part, start=self.start - shift, end=part.end - shift)
 
+    def after(self, part: "Range") -> "Range | None":
+        """Return the rest of the range, behind this part of it; None if there is none."""
+        rest = replace(self, start=part.end)
+        return rest if rest.start.astimezone(UTC) < rest.end.astimezone(UTC) else None
+
     def in_utc_days(self, now: datetime) -> "Range":
         """Return the range widened to full UTC days; the current day ends with this hour."""
         start, end = self.start.astimezone(UTC), self.end.astimezone(UTC)
