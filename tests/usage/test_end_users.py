@@ -188,11 +188,14 @@ def test_all_numbers_about_end_users_are_of_the_same_days(
     assert {int(counted.value), *tops, len(listed)} == {drawn}
 
 
+@pytest.mark.parametrize("hours", [0, 11])
 def test_a_part_of_an_end_users_day_is_not_compared_with_a_whole_one(
-    run_at: Callable[..., Generation], alice: Person
+    run_at: Callable[..., Generation], alice: Person, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     for moment in (NOON - timedelta(hours=16), NOON - timedelta(days=1), NOON):
         run_at(moment, end_user="ann")
+    # Also in the last hour of the day, with which the range ends.
+    monkeypatch.setattr(timezone, "now", lambda: NOON + timedelta(hours=hours))
     browser, page = client_of(alice.user), reverse("admin:index")
     today = browser.get(page, {"end_user": "ann", "days": "1"})
     assert [card.change for card in today.context["cards"]] == [None] * 3

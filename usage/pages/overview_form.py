@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, get_args
 
@@ -236,7 +236,7 @@ class OverviewForm(UsageFilterForm):
         Of the newest requests there may be more in one of the two times, and the days of an end user before
         are whole ones, though today is not over.
         """
-        is_day_open = self.filters.has_days_of_end_user and self.over.end.time() != time()
+        is_day_open = self.filters.has_days_of_end_user and self.over.end > timezone.now()
         return not (self.is_of_requests or is_day_open)
 
     @cached_property
