@@ -1,6 +1,6 @@
 """Overview: what an organization spends, by time and by project, model, key or outcome."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,10 @@ from django.views.decorators.http import require_safe
 from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
-from usage.formatting import Change, count, money, share, usd
+from usage.formatting import count, money, share, usd
 from usage.insights import Point, SumsSpec, Totals
 from usage.pages.overview import chart_of
-from usage.pages.overview_cards import Card, Spender, changes_between
+from usage.pages.overview_cards import Card, Compared, Spender
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import refusals
 from usage.rollups import closed_days
@@ -45,11 +45,10 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     form.offer_choices()
     now = totals.pop() if form.has_partial_groups else sum((point.totals for point in points), Totals())
     over, before = totals if compared else (Totals(), Totals())
-    changes = changes_between(over, before if before.requests else None)
     context |= {
         "form": form,
         "compared": compared,
-        "cards": _cards(form, now, changes),
+        "cards": _cards(form, now, Compared(over, before if before.requests else None)),
         "chart": chart_of(form, points, MAX_COLUMNS),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
@@ -64,18 +63,24 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     return render(request, console, "overview.html", context)
 
 
-def _cards(form: OverviewForm, now: Totals, changes: Callable[[str], Change | None]) -> list[Card]:
+def _cards(form: OverviewForm, now: Totals, compared: Compared) -> list[Card]:
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
     url, spent = form.rows_url(), now.amount_nanodollars
     usage = [
-        Card("Spend", money(spent), usd(spent), url, changes("amount_nanodollars")),
-        Card("Requests", count(now.requests), f"{now.requests:,}", url, changes("requests")),
+        Card("Spend", money(spent), usd(spent), url, compared.change(lambda sums: sums.amount_nanodollars)),
+        Card(
+            "Requests",
+            count(now.requests),
+            f"{now.requests:,}",
+            url,
+            compared.change(lambda sums: sums.requests),
+        ),
         Card(
             "Tokens",
             count(now.total_tokens),
             f"{now.prompt_tokens:,} in, {now.completion_tokens:,} out",
             url,
-            changes("total_tokens"),
+            compared.change(lambda sums: sums.total_tokens),
         ),
     ]
     if form.has_days_of_end_users:
@@ -85,7 +90,7 @@ def _cards(form: OverviewForm, now: Totals, changes: Callable[[str], Change | No
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        changes("error_rate"),
+        compared.change(lambda sums: sums.error_rate),
         "bad",
     )
     return [*usage, failed]

@@ -41,6 +41,18 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """Sums, and those of the time before, or None if there is nothing to compare with."""
+
+    now: Totals
+    before: Totals | None
+
+    def change(self, of: Callable[[Totals], float]) -> Change | None:
+        """Return the change of one of the sums."""
+        return change(of(self.now), of(self.before) if self.before else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Spender:
     """A line in a table of top spenders; `share` is of all spending, in percent."""
 
@@ -52,7 +64,7 @@ class Spender:
 
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
-    url, now, changes = form.rows_url(), sums.now, changes_between(sums.compared, sums.before)
+    url, now, compared = form.rows_url(), sums.now, Compared(sums.compared, sums.before)
     has_little = form.filters.has_days_of_end_user
     over = money(sums.overage.nanodollars)
     beyond = Line("Over the reserved amount", over, form.entries_url(Kind.OVERAGE), not sums.overage.count)
@@ -61,7 +73,7 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         money(now.amount_nanodollars),
         usd(now.amount_nanodollars),
         url,
-        changes("amount_nanodollars"),
+        compared.change(lambda sums: sums.amount_nanodollars),
         lines=[] if has_little or form.is_of_requests else [beyond],
     )
     tokens = Card(
@@ -69,7 +81,7 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         count(now.total_tokens),
         f"{now.total_tokens:,}",
         url,
-        changes("total_tokens"),
+        compared.change(lambda sums: sums.total_tokens),
         lines=[
             Line("uncached input", count(now.uncached_tokens), url),
             Line("cached input", count(now.cached_tokens), url),
@@ -78,14 +90,11 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
             Line("of it reasoning", count(now.reasoning_tokens), url),
         ],
     )
-    requests = Card("Requests", count(now.requests), f"{now.requests:,}", url, changes("requests"))
+    requests = Card(
+        "Requests", count(now.requests), f"{now.requests:,}", url, compared.change(lambda sums: sums.requests)
+    )
     usage = [spend, requests, tokens]
-    return usage if has_little else [*usage, _errors(form, sums, changes("error_rate")), _speed(form, sums)]
-
-
-def changes_between(now: Totals, before: Totals | None) -> Callable[[str], Change | None]:
-    """Return a function that returns the change of the sum with that name."""
-    return lambda name: change(getattr(now, name), getattr(before, name) if before else None)
+    return usage if has_little else [*usage, _errors(form, sums, compared), _speed(form, sums)]
 
 
 def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
@@ -123,7 +132,7 @@ def spenders(form: OverviewForm, sums: OverviewSums, group: GroupBy) -> list[Spe
     ]
 
 
-def _errors(form: OverviewForm, sums: OverviewSums, changed: Change | None) -> Card:
+def _errors(form: OverviewForm, sums: OverviewSums, compared: Compared) -> Card:
     """Return the share of failed requests, with a line for each outcome."""
     now = sums.now
     lines = [
@@ -136,7 +145,7 @@ def _errors(form: OverviewForm, sums: OverviewSums, changed: Change | None) -> C
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,
-        changed,
+        compared.change(lambda sums: sums.error_rate),
         "bad",
         lines,
     )
