@@ -16,7 +16,6 @@ from rest_framework.request import Request
 from accounts import access
 from accounts.authentication import Caller
 from accounts.models import KeyScope, Project
-from accounts.models.organizations import MAX_PROJECTS
 from chatapi import errors
 from chatapi.api.management.operations import ManagementOperation, Operations
 from chatapi.api.views import ClientRoute, caller_of
@@ -24,7 +23,7 @@ from chatapi.wire import json_guard
 from chatapi.wire.invalid_request import InvalidRequest, explain
 
 _ID = re.compile(r"[0-9]{1,18}", re.ASCII)
-_MOST_ROWS = MAX_PROJECTS  # and as many members, keys and so on
+_MOST_ROWS = 1_000  # of members, keys and so on; projects have `MAX_PROJECTS`, too
 _Row = TypeVar("_Row", bound=Model)
 
 
