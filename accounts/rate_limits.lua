@@ -16,8 +16,9 @@ local LEAST_SCALE = 1e-200
 --   debt       what was taken and time has not paid for; it falls by `limit` in each `window`
 --   reserved   the part of the debt that running requests can still give back
 --   scale      what is left of each token reserved when the scale was 1
---   since      when the bucket was last new or empty. Time has paid for everything reserved before, so none of
---              that is given back
+--   since      when the bucket was last new or empty; requests that reserved before give nothing back. After
+--              this server's clock was set back, `since` is now at most: some of them then do, from what
+--              others have reserved
 -- Time pays first for what is not reserved. Then it pays for all reservations in proportion. `reserved` never
 -- exceeds the debt, so requests that ran long can't give back together, in one moment, more than the limit
 -- allows to be used in it.

@@ -39,8 +39,9 @@ _MAY_NOT_ENTER = "This account belongs to no organization, or is inactive."
 def provider_page(request: HttpRequest, provider: IdentityProvider) -> HttpResponse:
     """Return the page that leads to the provider.
 
-    It is no redirect: `form-action` of our policy also holds for redirects after a form. Behind a link,
-    it waits for a click: another site can open the link of an invitation, too.
+    It is no redirect: `form-action` of our policy also holds for redirects after a form. After a form of ours
+    it goes on by itself. Opened by a link, it waits for a click, because another site can open the link of an
+    invitation.
     """
     context = {"provider": provider, "next": request.POST.get("next", "")}
     return render(request, "console/to_provider.html", context)

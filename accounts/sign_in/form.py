@@ -73,8 +73,9 @@ class SignInForm(AuthenticationForm):
         if typed is None:
             return data
         assert self.request is not None, "the views pass it"
-        # Databases find an address in any case, and PostgreSQL one with "i" by "ı". So they have one count,
-        # but not that of the person, which would tell that there is one.
+        # Databases ignore the case of an address, and PostgreSQL may take "ı" for "i": all such spellings
+        # share a count. The person's name is not counted instead, because that would tell whether there is
+        # one.
         counted, ip = typed.upper().casefold(), network_of(self.request)
         try:
             with unless_unavailable():

@@ -64,7 +64,10 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page("accounts.add_apikey")
 def new_key(request: HttpRequest, console: Console) -> HttpResponse:
-    """Return a secret of the session's key for the project, a test key if wished; the one before ends."""
+    """Return a new secret of the session's key for the project, a test key if wished.
+
+    The secret before ends; a key that is replaced after a day ends within `KEY_LASTS`.
+    """
     wished = request.POST.get("project", "")
     project = next((row for row in console.projects if str(row.pk) == wished), None)
     if project is None:
@@ -80,7 +83,7 @@ def new_key(request: HttpRequest, console: Console) -> HttpResponse:
 def _secret(project: Project, key_id: int | None, *, is_test: bool) -> tuple[APIKey, str]:
     """Give the session's key a new secret and more time, or make one; return it with the secret.
 
-    One key of each kind for each session, so that the list of keys stays short and its use is seen together.
+    A session has one key of each kind, so that the list of keys stays short and its use is seen together.
     """
     expires_at = timezone.now() + KEY_LASTS
     # Somebody with a higher role can have made it an admin key, whose secret is theirs to see.

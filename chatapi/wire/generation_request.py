@@ -51,7 +51,7 @@ class GenerationRequest(
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: msgspec.Raw = msgspec.Raw()
-    """`parameters.Tools`, or nothing, as JSON: decoded schemas take ten times the memory."""
+    """A list of `parameters.Tool`, or nothing, as JSON: decoded schemas take ten times the memory."""
     tool_choice: parameters.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     tool_cache_marks: dict[str, CacheControl] = {}

@@ -73,7 +73,8 @@ class Range:
             return None
         if self.start.time() != time():
             return part, counted.before
-        # The shift of the whole range: in the first hour of a day, a week has six days that are over.
+        # Shifted as far as the whole range: seven days are compared with the seven before, even when today
+        # has no hour that is over.
         shift = self.start - self.before.start
         return part, replace(part, start=self.start - shift, end=part.end - shift)
 
