@@ -427,6 +427,35 @@ def test_an_organization_with_credit_left_or_an_open_payment_is_not_billed(
     assert capsys.readouterr().out.count("usage from") == 2
 
 
+def test_a_payment_that_is_booked_at_the_same_moment_is_not_missed(
+    stripe: Stripe, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payer, balance = Organization.objects.create(name="Payer"), credit.balance
+    payments.begin(payer, 500, "alice", BACK)
+
+    def balance_before_the_booking(organization: Organization) -> credit.Balance:
+        found = balance(organization)
+        credit.grant(payer, 5 * 10**9, Note("Paid", "Stripe"))
+        Payment.objects.update(state=State.PAID)
+        return found
+
+    monkeypatch.setattr(credit, "balance", balance_before_the_booking)
+    with pytest.raises(NotBooked, match="open"):
+        metered_usage.bill(payer, CUSTOMER)
+
+
+def test_a_payment_that_stays_open_keeps_nobody_from_being_billed_after_30_days(
+    stripe: Stripe, db: None
+) -> None:
+    payer = Organization.objects.create(name="Payer")
+    payments.begin(payer, 500, "alice", BACK)
+    Payment.objects.update(created_at=F("created_at") - timedelta(days=29))
+    with pytest.raises(NotBooked, match="is open"):
+        metered_usage.bill(payer, CUSTOMER)
+    Payment.objects.update(created_at=F("created_at") - timedelta(days=1))
+    assert metered_usage.bill(payer, CUSTOMER).customer_id == CUSTOMER
+
+
 def test_a_billed_organization_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:
     payer = Organization.objects.create(name="Payer")
     credit.require(payer, is_required=False)

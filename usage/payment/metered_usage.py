@@ -74,16 +74,20 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
 
 def _refuse_prepaid(organization: Organization) -> None:
     """Raise `NotBooked` if the organization has credit left, or may still pay for some."""
+    now = database_now()
+    # A payment without a session never got a URL to pay at; after `OPEN_FOR` its request to Stripe has ended,
+    # too.
+    is_over = Q(session_id="", created_at__lte=now - stripe_api.OPEN_FOR)
+    is_over |= Q(created_at__lte=now - stripe_api.PENDING_FOR)
+    if Payment.objects.filter(organization=organization, state=State.OPEN).exclude(is_over).exists():
+        raise NotBooked(f"A payment of {organization} is open: try again when it is paid or has ended.")
+    # After the payments: one that is booked in between is in the balance then.
     left = credit.balance(organization).nanodollars
     if left > 0:
         raise NotBooked(
             f"{organization} has {usd(left)} of credit left and would pay twice: give it back first, "
             "as docs/payment.md says."
         )
-    # One without a session began while Stripe was away: nobody can finish it, once its call is over.
-    is_over = Q(session_id="", created_at__lte=database_now() - stripe_api.OPEN_FOR)
-    if Payment.objects.filter(organization=organization, state=State.OPEN).exclude(is_over).exists():
-        raise NotBooked(f"A payment of {organization} is open: try again when it is paid or has ended.")
 
 
 @transaction.atomic

@@ -20,6 +20,8 @@ TIMEOUT_S = 10.0
 CURRENCY = "usd"
 # How long a person may take to pay.
 OPEN_FOR = timedelta(hours=1)
+# After this, a payment is neither paid nor refused any more: a bank takes two weeks at most for a debit.
+PENDING_FOR = timedelta(days=30)
 # The name under which objects of Stripe carry our payment's id.
 METADATA = "chatapi_payment"
 # A part of the message with which Stripe refuses an event that it has already; it has no code of its own.
