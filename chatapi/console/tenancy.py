@@ -84,12 +84,15 @@ class Console:
 
     @cached_property
     def project(self) -> Project | None:
-        """Return the project whose number or name the URL has, by number also an archived one; None: all."""
-        wanted = self.project_id
-        if not is_id(wanted):
-            return next((row for row in self.projects if wanted in (row.name, str(row))), None)
-        found = next((row for row in self.projects if row.pk == int(wanted)), None)
-        rows = Project.objects.select_related("organization").filter(pk=int(wanted))
+        """Return the project that the URL names by id or name, archived ones included; None means all."""
+        text = self.project_id.strip()
+        # PostgreSQL refuses a NUL in a query.
+        if not text or "\x00" in text:
+            return None
+        column = "pk" if is_id(text) else "name"
+        values = [int(text)] if is_id(text) else [text, text.removeprefix(f"{self.organization} / ")]
+        found = next((row for row in self.projects if getattr(row, column) in values), None)
+        rows = Project.objects.select_related("organization").filter(**{f"{column}__in": values})
         return found or access.belonging_to(self.organization.pk, rows).first()
 
     def project_names(self, most: int | None = None) -> list[tuple[int, str]]:

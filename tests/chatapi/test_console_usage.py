@@ -79,13 +79,18 @@ def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
     assert f'<option value="{bob.project.pk}" selected>' in str(page.context["form"]["project"])
 
 
-def test_a_project_of_many_is_typed(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_active", "name"), [(True, "research"), (False, "research (archived)")])
+def test_a_project_of_many_is_typed(
+    alice: Person, bob: Person, is_active: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(usage_page, "MAX_OPTIONS", 0)
-    page = client_of(alice.user).get(url(alice, f"usage?project={alice.project.pk}"))
-    assert 'value="Acme / default"' in str(page.context["form"]["project"])
-    again = client_of(alice.user).get(url(alice, "usage?project=Acme+/+default"))
-    assert again.context["form"].query["project"] == str(alice.project.pk)
-    assert [link.text for link in again.context["projects"] if link.is_current] == ["default"]
+    Project.objects.filter(pk=bob.project.pk).update(is_active=is_active)
+    page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
+    assert 'value="Acme / research"' in str(page.context["form"]["project"])
+    for typed in ("Acme / research", " research"):
+        again = client_of(alice.user).get(url(alice, "usage"), {"project": typed})
+        assert again.context["form"].query["project"] == str(bob.project.pk)
+        assert [link.text for link in again.context["projects"] if link.is_current] == [name]
 
 
 @pytest.mark.parametrize(
