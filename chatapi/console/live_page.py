@@ -1,5 +1,6 @@
 """Live: the organization's running requests, and stopping one of them or all of a key."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -23,12 +24,16 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the running requests that the URL asks for; a script keeps the table up to date."""
     running = running_of([console.organization.pk])
     chosen = LiveFilters.of(request.GET)
-    shown = chosen.matching(running)
-    known = {"project": console.project.name} if console.project else {}
+    known = {}
+    if console.project:
+        # The URL may have its name.
+        chosen = replace(chosen, project=str(console.project.pk))
+        known["project"] = console.project.name
     if is_id(chosen.key):
         keys = access.belonging_to(console.organization.pk, APIKey.objects.filter(pk=int(chosen.key)))
         if (key := keys.first()) is not None:
             known["key"] = str(key)
+    shown = chosen.matching(running)
     context: dict[str, Any] = {
         "title": "Live",
         "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],

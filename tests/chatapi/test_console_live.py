@@ -55,6 +55,8 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
     client = client_of(alice.user)
     for query, name in (
         (f"key={bob.api_key.pk}", "bob"), ("model=small", "alice"), (f"key={alice.api_key.pk}", "alice"),
+        (f"project={bob.project.pk}", "bob"), ("project=default", "alice"),
+        ("project=Acme+/+research", "bob"),
     ):  # fmt: skip
         page = client.get(url(alice, f"live?{query}"))
         assert [row.id for row, _ in page.context["rows"]] == [str(own[name])], query
