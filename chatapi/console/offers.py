@@ -41,7 +41,7 @@ class Offer:
 
 
 def offers(console: Console) -> list[Offer]:
-    """Return the models of the console's project, or of any active project, by name."""
+    """Return the models of the console's project if it is active, or else of any active one, by name."""
     organization_id, now = console.organization.pk, database_now()
     announced, history = prices.announced(now), History(organization_id)
     discount_starts = [start for start, _ in history.discounts_of(organization_id) if start > now]
@@ -80,7 +80,8 @@ def chat_offers(console: Console) -> list[Offer]:
 
 
 def _callable(console: Console) -> list[CatalogModel]:
-    projects = [console.project] if console.project else console.projects
+    project = console.project
+    projects = [project] if project and project.is_active else console.projects
     served = {model.id: model for model in catalog.load().values() if model.price is not None}
     return [
         served[name]

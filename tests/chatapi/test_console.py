@@ -56,6 +56,15 @@ def test_an_archived_project_narrows_a_page_and_is_named(alice: Person, bob: Per
     assert bob.project not in offered
 
 
+def test_an_archived_project_narrows_no_models(alice: Person, bob: Person, small: ServedModel) -> None:
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False, models_mode="allow_list")
+    client, query = client_of(alice.user), {"project": bob.project.pk}
+    assert [each.id for each in client.get(url(alice, "playground"), query).context["models"]] == ["small"]
+    assert "models of the project" not in text(client.get(url(alice, "models"), query))
+    Project.objects.update(models_mode="allow_list")
+    assert "No model is served to this organization" in text(client.get(url(alice, "models"), query))
+
+
 def test_a_parameter_of_any_name_is_left_alone(alice: Person) -> None:
     query = {"name": "web", "self": "me", "project": "\0"}
     assert client_of(alice.user).get(url(alice, "keys"), query).status_code == 200
