@@ -43,9 +43,12 @@ def scoped(
 
 
 def without_mistakes(form: UsageFilterForm) -> str:
-    """Return the URL of the form's page with those parameters only that are right."""
+    """Return the page's URL without its invalid parameters."""
     wrong = set(form.errors)
     if wrong & {*RANGE, NON_FIELD_ERRORS}:
+        # The usual range can only be wrong for its groups: it can have too many end users.
+        if not any(form.data.get(name) for name in RANGE):
+            wrong.add("group")
         wrong.update(RANGE)
     if "end_user" in wrong and form.data.get("group") == "end_user":
         wrong.add("group")

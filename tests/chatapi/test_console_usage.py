@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from django.utils import timezone
@@ -111,6 +111,20 @@ def test_a_mistake_in_one_filter_costs_no_other(alice: Person, query: str, kept:
     found = re.findall(r'href="([^"]*)">Keep the other\s+filters<', page.content.decode())
     assert found == ([escape(url(alice, kept))] if kept else [])
     assert not kept or client_of(alice.user).get(url(alice, kept)).status_code == 200
+
+
+def test_a_usual_range_with_too_many_end_users_keeps_the_other_filters(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    monkeypatch.setattr(insights, "can_rank", lambda *_: False)
+    client = client_of(alice.user)
+    page = client.get(url(alice, "overview?days=30&group=end_user&model=small"))
+    kept = page.context["kept_url"]
+    assert parse_qs(urlsplit(kept).query) == {"group": ["end_user"], "model": ["small"]}
+    again = client.get(kept)
+    assert "Too many end users" in text(again, 400)
+    assert again.context["kept_url"] == url(alice, "overview?model=small")
 
 
 def test_names_are_those_of_the_organization(alice: Person, charlie: Person) -> None:
