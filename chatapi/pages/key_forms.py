@@ -29,8 +29,8 @@ OVERLAPS = {
 
 # What the pages answer to a rotation by a form that is out of date.
 KEY_CHANGED = (
-    "This form changed nothing: the key was rotated or revoked after it was opened. If you pressed twice, "
-    "the new secret was not shown: rotate again."
+    "Nothing was changed: since this form was opened, the key was rotated or revoked. If you rotated it "
+    "yourself and saw no new secret, rotate it again."
 )
 
 

@@ -75,8 +75,8 @@ def rotate(request: HttpRequest, endpoint: WebhookEndpoint) -> str | None:
     if secret is None:
         messages.error(
             request,
-            "This form changed nothing: the secret was rotated after it was opened. If you pressed twice, "
-            "the new secret was not shown: rotate again.",
+            "Nothing was changed: since this form was opened, the secret was rotated. If you rotated it "
+            "yourself and saw no new one, rotate it again.",
         )
     return secret
 

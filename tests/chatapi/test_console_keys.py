@@ -131,7 +131,7 @@ def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(alice: Person, sma
     assert look_up(secret).api_key_id == look_up(alice.key).api_key_id == alice.api_key.pk
     assert "Old secret" in text(client.get(page))
     again = client.post(f"{page}/rotate", {"public": public, "overlap": "0"}, follow=True)
-    assert "This form changed nothing" in text(again)
+    assert "Nothing was changed: since this form was opened" in text(again)
     client.post(f"{page}/end-previous")
     assert [is_let_in(each) for each in (alice.key, secret)] == [False, True]
 

@@ -219,7 +219,7 @@ def test_a_rotation_that_is_sent_twice_does_not_end_the_secret_that_receivers_ha
     sent = {"secret_id": secret_id_in(client, page)}
     [new] = set(SECRET.findall(client.post(f"{page}/rotate", sent).content.decode()))
     again = client.post(f"{page}/rotate", sent, follow=True)
-    assert "This form changed nothing: the secret was rotated" in text(again)
+    assert "Nothing was changed: since this form was opened, the secret was rotated" in text(again)
     signing = webhooks._secrets(WebhookEndpoint.objects.get(), database_now())
     assert [base64.b64encode(each).decode() for each in signing] == [new[6:], known[6:]]
 

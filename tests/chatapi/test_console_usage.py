@@ -331,8 +331,8 @@ def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person
     [
         ("", "those of the newest requests of each column, 300 at most."),
         ("key=alice", "those of the newest requests of each column, 300 at most."),
-        ("model=small", "those that match of the newest requests of each column, 1,000 at most."),
-        ("key=alice&end_user=x", "those that match of the newest requests of each column, 1,000 at most."),
+        ("model=small", "those of the matching requests among at most the newest 1,000"),
+        ("key=alice&end_user=x", "those of the matching requests among at most the newest 1,000"),
     ],
 )
 def test_it_says_which_requests_speeds_are_of(alice: Person, query: str, bound: str) -> None:

@@ -184,7 +184,7 @@ def test_a_form_that_is_sent_twice_rotates_once(root: Client, alice: Person) -> 
         {"public": alice.api_key.public, "overlap": "0", "until": ""},
         follow=True,
     )
-    assert "This form changed nothing" in text(again)
+    assert "Nothing was changed: since this form was opened" in text(again)
     assert is_let_in(secret)
     assert is_let_in(alice.key)
 

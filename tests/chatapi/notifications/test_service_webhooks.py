@@ -136,7 +136,7 @@ def test_an_operator_adds_an_endpoint_and_sees_its_secret_once(root: Client) -> 
     assert second != secret
     assert "messages have a signature by the old secret, too" in text(rotated)
     again = root.post(reverse("admin:webhook_rotate", args=[row.pk]), sent, follow=True)
-    assert "This form changed nothing: the secret was rotated" in text(again)
+    assert "Nothing was changed: since this form was opened, the secret was rotated" in text(again)
     entries = AuditEntry.objects.filter(object_type="chatapi.webhookendpoint").order_by("pk")
     # The secret is encrypted for the row, which is saved before.
     assert [each.action for each in entries] == ["created", "changed", "changed"]

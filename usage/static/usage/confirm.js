@@ -28,7 +28,7 @@ document.addEventListener("click", (event) => {
 });
 
 // A form is sent once: a second press would drop the answer to the first, which may have a secret that is
-// shown only there. The script that sends a form itself decides about its presses.
+// shown only there. Forms that a script sends (`preventDefault`) are left to that script.
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (event.defaultPrevented || form.method !== "post") return;
