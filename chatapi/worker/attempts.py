@@ -19,6 +19,7 @@ from chatapi.models import Engine
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import fallbacks
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target
@@ -159,10 +160,11 @@ async def _attempt(
     except EngineError as error:
         end = End(Ending.FAILED, error.failure)
         run.end_attempt(end.error_code)
-        if not error.is_retryable:
-            place.succeeded()  # the request is at fault
+        if not error.is_retryable or error.failure.code == QUOTA_TOO_SMALL.code:
+            place.succeeded()  # the request is at fault, or its size
         else:
             place.failed(error.failure)
+        if error.is_retryable:
             log.warning(
                 "%s: deployment %s of %s failed: %s",
                 run.id.hex,

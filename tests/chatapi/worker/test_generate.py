@@ -18,9 +18,10 @@ from chatapi.delta_stream import ByServer, Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
-from chatapi.worker.engines import Call, Target
+from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.retries import RetryBudgets, Step
 from chatapi.worker.routing.router import Router
@@ -62,6 +63,14 @@ class SilentEngine:
         yield []
 
 
+class RefusingEngine:
+    """The engine of an upstream whose whole rate limit is smaller than the request."""
+
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
+        raise EngineError(QUOTA_TOO_SMALL, is_retryable=True)
+        yield []  # type: ignore[unreachable]  # a generator has a yield
+
+
 def new_run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
 
@@ -76,7 +85,7 @@ def services(failures: int, *routes: Route) -> WorkerServices:
         routes=Routes(failures, routes),
         router=Router(),
         retry_budgets=RetryBudgets(),
-        engines={"silent": SilentEngine()},
+        engines={"silent": SilentEngine(), "refusing": RefusingEngine()},
         publishers=ByServer([None]),
     )
     return cast(WorkerServices, parts)
@@ -293,6 +302,18 @@ async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
         end = await attempts.produce(parts, run, REQUEST)
         assert end.ending is Ending.CLIENT_LEFT
     assert parts.router.health.is_healthy(route.key) is is_healthy
+
+
+async def test_a_deployment_whose_quota_is_too_small_for_a_request_stays_healthy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client that repeats one large request must not take the deployment from all others."""
+    route = replace(SANDBOX, target=Target("refusing", "west"))
+    parts = services(0, route)
+    for _ in range(3):
+        assert (await attempts.produce(parts, new_run(), REQUEST)).failure is QUOTA_TOO_SMALL
+    assert parts.router.health.is_healthy(route.key)
+    assert caplog.text.count("deployment west of served failed: upstream_quota_too_small") == 3
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
