@@ -17,7 +17,10 @@ from chatapi import identity
 from chatapi.delta_stream import ByServer, Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
@@ -37,6 +40,8 @@ from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.models import Generation
 
 REQUEST = parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}')
+BEST_OF_TWO = parse_text(b'{"model": "served", "prompt": "hello", "best_of": 2}')
+EMBEDDINGS = parse_embeddings(b'{"model": "served", "input": "hello"}')
 
 
 class Routes:
@@ -287,11 +292,21 @@ async def test_a_wait_that_ends_with_a_place_counts_among_the_waits_for_room(run
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "streaming", "is_healthy"),
-    [(0, "always", False), (60, "always", True), (0, "never", True)],
+    ("silent_s", "streaming", "asked", "is_healthy"),
+    [
+        (0, "always", REQUEST, False),
+        (60, "always", REQUEST, True),
+        (0, "never", REQUEST, True),
+        (0, "always", EMBEDDINGS, True),
+        (0, "always", BEST_OF_TWO, True),
+    ],
 )
 async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
-    monkeypatch: pytest.MonkeyPatch, silent_s: float, streaming: str, is_healthy: bool
+    monkeypatch: pytest.MonkeyPatch,
+    silent_s: float,
+    streaming: str,
+    asked: GenerationRequest,
+    is_healthy: bool,
 ) -> None:
     monkeypatch.setattr(router_module, "SILENT_S", silent_s)
     route = replace(SANDBOX, target=Target("silent", streaming=streaming))
@@ -299,7 +314,7 @@ async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
     for _ in range(3):
         run = new_run()
         asyncio.get_running_loop().call_later(0.01, run.cancel, Cancellation.CLIENT_LEFT)
-        end = await attempts.produce(parts, run, REQUEST)
+        end = await attempts.produce(parts, run, asked)
         assert end.ending is Ending.CLIENT_LEFT
     assert parts.router.health.is_healthy(route.key) is is_healthy
 
