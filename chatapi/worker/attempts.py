@@ -175,8 +175,9 @@ async def _attempt(
         return end, error
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
+            has_left = run.stopped.ending is Ending.CLIENT_LEFT and not run.has_lost_web
             # An answer in one piece is silent before its end.
-            if run.stopped.ending is Ending.CLIENT_LEFT and route.target.is_streamed(request):
+            if has_left and route.target.is_streamed(request):
                 place.abandoned()
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.

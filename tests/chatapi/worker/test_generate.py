@@ -14,7 +14,7 @@ import pytest
 from django.db.models import F
 
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation
+from chatapi.delta_stream import ByServer, Cancellation, Signs
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.generation_request import GenerationRequest
@@ -22,7 +22,7 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
-from chatapi.worker import attempts, generate
+from chatapi.worker import absences, attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing import router as router_module
@@ -317,6 +317,26 @@ async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
         end = await attempts.produce(parts, run, asked)
         assert end.ending is Ending.CLIENT_LEFT
     assert parts.router.health.is_healthy(route.key) is is_healthy
+
+
+async def test_no_deployment_fails_the_clients_of_a_dead_web_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "SILENT_S", 0)
+    route = replace(SANDBOX, target=Target("silent"))
+    parts = services(0, route)
+    worker = WorkerServices.__new__(WorkerServices)
+    worker.turns, worker._stops, worker._absences = FairTurns(1, 1), FairTurns(), absences.Absences()
+    monkeypatch.setattr(absences, "PRESUMED_DEAD_S", -1)
+
+    async def signs_of_life(_: list[str]) -> Signs:
+        return Signs(set(), set())
+
+    monkeypatch.setattr(worker, "streams", SimpleNamespace(signs_of_life=signs_of_life), raising=False)
+    runs = [new_run() for _ in range(3)]
+    producing = [asyncio.create_task(attempts.produce(parts, run, REQUEST)) for run in runs]
+    await asyncio.sleep(0.01)
+    await worker._cancel_for_dead_web(runs)
+    assert [(await each).ending for each in producing] == [Ending.CLIENT_LEFT] * 3
+    assert parts.router.health.is_healthy(route.key)
 
 
 async def test_a_deployment_whose_quota_is_too_small_for_a_request_stays_healthy(
