@@ -178,7 +178,7 @@ async def _attempt(
             has_left = run.stopped.ending is Ending.CLIENT_LEFT and not run.has_lost_web
             # An answer in one piece is silent before its end.
             if has_left and route.target.is_streamed(request):
-                place.abandoned()
+                place.abandoned(route.target.timeouts.first_delta_ms)
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)

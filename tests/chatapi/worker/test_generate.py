@@ -24,7 +24,7 @@ from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import absences, attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
-from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.engines import Call, EngineError, Target, Timeouts
 from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.retries import RetryBudgets, Step
 from chatapi.worker.routing.router import Router
@@ -42,6 +42,7 @@ from usage.models import Generation
 REQUEST = parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}')
 BEST_OF_TWO = parse_text(b'{"model": "served", "prompt": "hello", "best_of": 2}')
 EMBEDDINGS = parse_embeddings(b'{"model": "served", "input": "hello"}')
+SILENT = Target("silent", timeouts=Timeouts(first_delta_ms=6))
 
 
 class Routes:
@@ -292,24 +293,25 @@ async def test_a_wait_that_ends_with_a_place_counts_among_the_waits_for_room(run
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "streaming", "asked", "is_healthy"),
+    ("silent_s", "target", "asked", "is_healthy"),
     [
-        (0, "always", REQUEST, False),
-        (60, "always", REQUEST, True),
-        (0, "never", REQUEST, True),
-        (0, "always", EMBEDDINGS, True),
-        (0, "always", BEST_OF_TWO, True),
+        (0, SILENT, REQUEST, False),
+        (60, SILENT, REQUEST, True),
+        (0, replace(SILENT, timeouts=Timeouts(first_delta_ms=600)), REQUEST, True),
+        (0, replace(SILENT, streaming="never"), REQUEST, True),
+        (0, SILENT, EMBEDDINGS, True),
+        (0, SILENT, BEST_OF_TWO, True),
     ],
 )
 async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
     monkeypatch: pytest.MonkeyPatch,
     silent_s: float,
-    streaming: str,
+    target: Target,
     asked: GenerationRequest,
     is_healthy: bool,
 ) -> None:
     monkeypatch.setattr(router_module, "SILENT_S", silent_s)
-    route = replace(SANDBOX, target=Target("silent", streaming=streaming))
+    route = replace(SANDBOX, target=target)
     parts = services(0, route)
     for _ in range(3):
         run = new_run()
@@ -321,7 +323,7 @@ async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
 
 async def test_no_deployment_fails_the_clients_of_a_dead_web_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "SILENT_S", 0)
-    route = replace(SANDBOX, target=Target("silent"))
+    route = replace(SANDBOX, target=SILENT)
     parts = services(0, route)
     worker = WorkerServices.__new__(WorkerServices)
     worker.turns, worker._stops, worker._absences = FairTurns(1, 1), FairTurns(), absences.Absences()
