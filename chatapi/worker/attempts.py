@@ -64,7 +64,7 @@ async def produce(services: WorkerServices, run: Run, request: GenerationRequest
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            # if a fallback model refuses the request, the client gets the requested model's error
+            # If a fallback model refuses the request, the client gets the requested model's error.
             if not error.failure.is_request_fault:
                 end = attempted
             if error.is_retryable:
