@@ -179,10 +179,10 @@ def _service() -> Iterator[Metric]:
     in_flight.add_metric(["queued"], health.queue_depth)
     in_flight.add_metric(["running"], health.running)
     yield in_flight
-    queued_s, overdue_s = health.oldest_interactive_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
+    queued_s, overdue_s = health.oldest_late_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
     yield GaugeMetricFamily(
         "chatapi_queue_oldest_age_seconds",
-        "How long the oldest interactive one waits; 0: none does.",
+        "How long the oldest one waits that should not; 0: none does.",
         queued_s,
     )
     yield GaugeMetricFamily(

@@ -137,8 +137,10 @@ class GenerationRequest(
 
     @property
     def can_stream(self) -> bool:
-        """False when only some of the choices are returned: which ones is known at the end."""
-        return (self.best_of or 1) <= (self.n or 1)
+        """False for embeddings, and when only some of the choices are returned: which ones is known at the
+        end.
+        """
+        return self.choices_count > 0 and (self.best_of or 1) <= (self.n or 1)
 
     @property
     def counted_texts(self) -> list[str]:

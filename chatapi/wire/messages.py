@@ -1,9 +1,9 @@
 """The messages of a chat request: every role, every kind of content part (OpenAI's API reference, "Create
 chat completion").
 
-Members that OpenAI's reference does not have are dropped, but for four that some deployments take:
-`reasoning_content`, `thoughts`, `is_error` and `cache_control`. Where a member may be absent, `null` is the
-same.
+Members that OpenAI's reference does not have are dropped, except those that some deployments take:
+`reasoning_content`, `thoughts`, `is_error`, `cache_control` and `extra_content`. Where a member may be
+absent, `null` is the same.
 """
 
 import re
@@ -176,8 +176,8 @@ class FunctionCall(_Part, frozen=True, tag="function"):
 
     id: Id
     function: CalledFunction
-    extra_content: dict[str, Any] | None = None
-    """What the upstream wants back with the call (`upstream_request.EXTRA_CONTENT`)."""
+    extra_content: Any = None
+    """What the upstream wants back with the call (`upstream_request.EXTRA_CONTENT`); only a dict counts."""
 
 
 class CustomCall(_Part, frozen=True, tag="custom"):
@@ -185,7 +185,7 @@ class CustomCall(_Part, frozen=True, tag="custom"):
 
     id: Id
     custom: CalledCustomTool
-    extra_content: dict[str, Any] | None = None
+    extra_content: Any = None
 
     @property
     def as_function(self) -> FunctionCall:

@@ -1,10 +1,12 @@
 """Translates an upstream's errors into those that our client gets.
 
     fault of            upstream says                          client gets
+    by its words        quota, rate limit too small,           503 503 400, a fixed sentence, whatever the
+                        content refused                        status
     the request         400 404 409 413 422, JSON envelope;    the same kind, their message made harmless
                         400 422, FastAPI's `detail`
     the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
-    the upstream        429, 5xx, in-band errors               429 502 503, a fixed sentence
+    the upstream        424 429 498, 5xx, in-band errors       429 502 503, a fixed sentence
 
 Fixed sentences because an upstream's own words about its insides (paths, hosts, organizations, HTML) are not
 our client's.

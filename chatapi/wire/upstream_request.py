@@ -129,8 +129,8 @@ def _translate(message: dict[str, Any], extra_parameters: frozenset[str]) -> Non
         message.setdefault(REASONING, "\n\n".join(thoughts))
     if REASONING not in extra_parameters:
         message.pop(REASONING, None)
-    if EXTRA_CONTENT not in extra_parameters:
-        for call in message.get("tool_calls", ()):
+    for call in message.get("tool_calls", ()):
+        if EXTRA_CONTENT not in extra_parameters or not isinstance(call.get(EXTRA_CONTENT), dict):
             call.pop(EXTRA_CONTENT, None)
     content = message.get("content")
     if message.pop("is_error", False) and isinstance(content, str):

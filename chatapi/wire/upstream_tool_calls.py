@@ -39,7 +39,7 @@ class Fragment(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
     custom: Custom | None = None
-    extra_content: dict[str, Any] | None = None
+    extra_content: Any = None
 
     @property
     def kind(self) -> ToolKind:
@@ -107,7 +107,8 @@ class _Call:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
         self.name = fragment.name
         self.upstream_id = self.upstream_id or fragment.id
-        self._extra_content = self._extra_content or fragment.extra_content
+        if isinstance(fragment.extra_content, dict):
+            self._extra_content = self._extra_content or fragment.extra_content
         if not self.name:
             return None
         return ToolCall(

@@ -19,6 +19,7 @@ from chatapi.models import Engine
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import fallbacks
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target
@@ -63,7 +64,7 @@ async def produce(services: WorkerServices, run: Run, request: GenerationRequest
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            # if a fallback model refuses the request, the client gets the requested model's error
+            # If a fallback model refuses the request, the client gets the requested model's error.
             if not error.failure.is_request_fault:
                 end = attempted
             if error.is_retryable:
@@ -159,10 +160,11 @@ async def _attempt(
     except EngineError as error:
         end = End(Ending.FAILED, error.failure)
         run.end_attempt(end.error_code)
-        if not error.is_retryable:
-            place.succeeded()  # the request is at fault
+        if not error.is_retryable or error.failure.code == QUOTA_TOO_SMALL.code:
+            place.succeeded()  # the request is at fault, or its size
         else:
             place.failed(error.failure)
+        if error.is_retryable:
             log.warning(
                 "%s: deployment %s of %s failed: %s",
                 run.id.hex,
@@ -173,9 +175,10 @@ async def _attempt(
         return end, error
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
+            has_left = run.stopped.ending is Ending.CLIENT_LEFT and not run.has_lost_web
             # An answer in one piece is silent before its end.
-            if run.stopped.ending is Ending.CLIENT_LEFT and route.target.is_streamed(request):
-                place.abandoned()
+            if has_left and route.target.is_streamed(request):
+                place.abandoned(route.target.timeouts.first_delta_ms)
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)

@@ -176,6 +176,7 @@ class WorkerServices:
         for run in runs:
             if run.inbox in dead:
                 await self._turn_to_stop(run)
+                run.has_lost_web = True
                 run.cancel(Cancellation.CLIENT_LEFT)
 
     async def _listen(self, stream: DeltaStream) -> None:

@@ -236,12 +236,17 @@ def test_it_tells_what_waits_runs_and_is_late(used: Generation) -> None:
     assert number(found, "ledger_unsealed_entries") == LedgerEntry.objects.count()
 
 
-@pytest.mark.parametrize(("queue_class", "age_s"), [(None, 60), (1, 60), (2, 0), (3, 0)])
-def test_the_age_of_the_queue_is_that_of_interactive_requests(
-    used: Generation, queue_class: int | None, age_s: int
+@pytest.mark.parametrize(
+    ("queue_class", "left_s", "age_s"),
+    [(None, 90, 60), (1, 90, 60), (2, 90, 0), (3, 90, 0), (2, 30, 60), (3, 30, 60)],
+)
+def test_the_age_of_the_queue_leaves_out_other_classes_for_half_of_their_time(
+    used: Generation, queue_class: int | None, left_s: int, age_s: int
 ) -> None:
-    minute_ago = database_now() - timedelta(minutes=1)
-    Generation.objects.filter(pk=used.pk).update(admitted_at=minute_ago, queue_class=queue_class)
+    now, minute = database_now(), timedelta(minutes=1)
+    Generation.objects.filter(pk=used.pk).update(
+        admitted_at=now - minute, lease_expires_at=now + timedelta(seconds=left_s), queue_class=queue_class
+    )
     found = samples()
     assert age_s <= number(found, "queue_oldest_age_seconds") < age_s + 60
     assert number(found, "generations_in_flight", "queued") == 1

@@ -15,8 +15,9 @@ from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import ParsedRequest, parse, read
 from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
 from chatapi.wire.protocols.chat import CHAT
-from chatapi.wire.protocols.envelope import openai_error
+from chatapi.wire.protocols.envelope import NO_RETRY, openai_error
 from chatapi.wire.sse import Parser
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
 from chatapi.wire.upstream_request import upstream_body
 from tests.protocols.small import EVENTS, VECTORS
@@ -199,6 +200,10 @@ def test_chat_and_text_completions_have_the_same_dialects(name: str, dialect: st
     assert row.refuses_idle_parameters == (dialect in ("openai", "llama"))
     assert row.requires_model == (dialect != "llama")
     assert (row.keep_alive, row.keep_alive_with_ids) == (b": ping\n\n", b": ping\n")
+
+
+def test_sdks_do_not_repeat_a_request_that_is_too_large_for_an_upstreams_rate_limit() -> None:
+    assert NO_RETRY in openai_error(QUOTA_TOO_SMALL).headers
 
 
 @pytest.mark.parametrize("name", ["chat.completions", "completions"])

@@ -59,6 +59,7 @@ INNER = (FunctionCall, CalledFunction, FunctionDefinition, ImageUrl, File)
 STRUCTS = (*get_args(Message), *get_args(Part), *get_args(Tool), *INNER)
 REFUSED_BY_ANTHROPIC = {FunctionMessage, AudioPart, CustomTool}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"é"}'}}
+CALLS = [CALL, {"id": "c", "type": "custom", "custom": {"name": "f", "input": ""}}]
 SCHEMA = {
     "type": "object",
     "properties": {"größe": {"type": "number", "maximum": 10**30, "multipleOf": 0.1, "default": None}},
@@ -199,9 +200,7 @@ def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(
     assert {name: value for name, value in body.items() if name.startswith("max")} == {limit: 9}
 
 
-@pytest.mark.parametrize(
-    "called", [CALL, {"id": "c", "type": "custom", "custom": {"name": "f", "input": ""}}]
-)
+@pytest.mark.parametrize("called", CALLS)
 def test_what_an_upstream_wants_back_with_a_call_goes_to_those_that_take_it(called: dict[str, Any]) -> None:
     signed = called | {"extra_content": {"google": {"thought_signature": "c2ln" * 99}}}
     request = chat(messages=[HELLO, {"role": "assistant", "tool_calls": [signed]}])
@@ -212,6 +211,18 @@ def test_what_an_upstream_wants_back_with_a_call_goes_to_those_that_take_it(call
         body = upstream_body(functions, model="m", max_output_tokens=9, extra_parameters=taken)
         assert body["messages"][1]["tool_calls"][0].get("extra_content") == sent.get("extra_content")
     assert request.prompt_bytes > len("c2ln" * 99), "the hold covers it"
+
+
+@pytest.mark.parametrize("unknown", [None, "c2ln", [], 1, True])
+@pytest.mark.parametrize("called", CALLS)
+def test_what_an_upstream_wants_back_is_dropped_if_it_is_no_object(
+    called: dict[str, Any], unknown: object
+) -> None:
+    calls = [called | {"extra_content": unknown}]
+    request = from_bytes(to_bytes(chat(messages=[HELLO, {"role": "assistant", "tool_calls": calls}])))
+    taken = frozenset({"extra_content"})
+    body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=taken)
+    assert body["messages"][1]["tool_calls"] == [called]
 
 
 @pytest.mark.parametrize("members", [{}, {"max_tokens": 99}, {"max_completion_tokens": 99}])

@@ -29,6 +29,12 @@ def test_the_first_piece_of_a_call_has_what_the_upstream_wants_back() -> None:
     assert new_reader().read(events) == [Started(), ToolCall(0, "{}", "c1", "f", extra_content=signed)]
 
 
+@pytest.mark.parametrize("unknown", ["c2ln", [], 1, True])
+def test_what_an_upstream_wants_back_is_left_out_if_it_is_no_object(unknown: object) -> None:
+    events = [tools(call("{}", "f", index=0, id="c1", extra_content=unknown))]
+    assert new_reader().read(events) == [Started(), ToolCall(0, "{}", "c1", "f")]
+
+
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
 def test_calls_that_share_an_index_are_kept_apart_by_id_and_name(index: dict[str, Any]) -> None:
     events = [

@@ -35,8 +35,8 @@ class Health:
     queue_depth: int
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
-    oldest_interactive_s: float | None
-    """The same of those that do not wait for others on purpose."""
+    oldest_late_s: float | None
+    """The same for interactive generations, and for others behind half of their time in the queue."""
     running: int
     longest_running_s: float | None
     """Time since the first of the running requests was claimed."""
@@ -63,8 +63,8 @@ _HEALTH = """
         SELECT COUNT(*) AS all_open, MIN(lease_expires_at) AS lease,
             COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued, MIN(claimed_at) AS claimed,
             MIN(CASE WHEN state = 'admitted' THEN admitted_at END) AS oldest,
-            MIN(CASE WHEN state = 'admitted' AND COALESCE(queue_class, 1) = 1 THEN admitted_at END)
-                AS oldest_interactive
+            MIN(CASE WHEN state = 'admitted' AND (COALESCE(queue_class, 1) = 1 OR {is_late})
+                THEN admitted_at END) AS oldest_late
         FROM usage_generation WHERE NOT (state = 'settled')),
     closed AS (
         SELECT SUM(CASE WHEN outcome = 'worker_lost' THEN requests ELSE 0 END) AS lost,
@@ -75,7 +75,7 @@ _HEALTH = """
     difference AS (
         SELECT differences, first_difference FROM usage_ledgercheck
         WHERE differences > 0 AND resolved_at IS NULL ORDER BY checked_at DESC LIMIT 1)
-    SELECT queued, oldest, oldest_interactive, all_open - queued, claimed, lease,
+    SELECT queued, oldest, oldest_late, all_open - queued, claimed, lease,
         lost, not_started, sealed_at,
         (SELECT COUNT(*) FROM (
             SELECT 1 FROM usage_ledgerentry WHERE id > COALESCE((SELECT last_id FROM seal), 0)
@@ -88,18 +88,16 @@ _HEALTH = """
 @time_limit()
 def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
-    since, clock, parameters = _clock()
-    sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
-    ((queued, oldest, interactive, running, claimed, lease, lost, not_started, *books),) = fetch_all(
-        sql, parameters
-    )
+    is_late, since, clock, parameters = _clock()
+    sql = _HEALTH.format(is_late=is_late, since=since, now=clock, most_unsealed=MAX_UNSEALED)
+    ((queued, oldest, late, running, claimed, lease, lost, not_started, *books),) = fetch_all(sql, parameters)
     sealed_at, unsealed, checked_at, read_at, *difference = books
     now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
         now=now,
         queue_depth=queued,
         oldest_queued_s=_seconds(now, oldest),
-        oldest_interactive_s=_seconds(now, interactive),
+        oldest_late_s=_seconds(now, late),
         running=running,
         longest_running_s=_seconds(now, claimed),
         oldest_lease_s=_seconds(now, lease),
@@ -112,12 +110,16 @@ def health() -> Health:
     )
 
 
-def _clock() -> tuple[str, str, list[Any]]:
-    """Return the beginning of the counted hours and the database's time as SQL, and their parameters."""
+def _clock() -> tuple[str, str, str, list[Any]]:
+    """Return as SQL whether half of a generation's time in the queue is over, the beginning of the counted
+    hours, and the database's time; and their parameters.
+    """
     now_sql, parameters = clock_in_statement()
     if connection.vendor == "sqlite":
-        return "%s", now_sql, [db_value(_closed_since(database_now())), *parameters]
-    return f"date_trunc('hour', {now_sql}, 'UTC') - interval '23 hours'", now_sql, parameters
+        is_late = f"julianday(admitted_at) + julianday(lease_expires_at) < 2 * julianday({now_sql})"
+        return is_late, "%s", now_sql, [*parameters, db_value(_closed_since(database_now())), *parameters]
+    is_late = f"lease_expires_at - {now_sql} < {now_sql} - admitted_at"
+    return is_late, f"date_trunc('hour', {now_sql}, 'UTC') - interval '23 hours'", now_sql, parameters
 
 
 def _closed_since(now: datetime) -> datetime:

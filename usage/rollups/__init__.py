@@ -107,8 +107,9 @@ def rebuild() -> Rebuilt:
     """
     with transaction.atomic():
         if connection.vendor == "postgresql":  # SQLite's IMMEDIATE transaction is alone already
-            # Settlements that wait keep heartbeats waiting. Reapers have to wait, too, so that they take over
-            # no request whose lease can't be prolonged. That table is the first one, as in a settlement.
+            # Settlements wait for this lock, and the heartbeats of the same process behind them. So reapers
+            # must wait too, or they would take over running requests. `usage_generation` comes first, as in a
+            # settlement, so that the two can't deadlock.
             tables = "usage_generation, usage_ledgerentry, usage_hourlyusage, usage_closedday"
             execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE", [])
             # The service's time limits are for requests; a year's books take longer.

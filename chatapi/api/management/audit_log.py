@@ -50,7 +50,7 @@ _SPECIAL = {
     _REVOKED: _IS_REVOCATION,
     _ARCHIVED: _IS_ARCHIVING,
 }
-# Entries are shown and compared by whole seconds: how to look each up, and the seconds to add.
+# Entries show whole seconds, so `gt=10` means `at >= 11`: the lookup, and the seconds to add.
 _BOUNDS = {"gt": ("gte", 1), "gte": ("gte", 0), "lt": ("lt", 0), "lte": ("lt", 1)}
 
 

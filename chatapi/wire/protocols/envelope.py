@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL, STOPPED
 
 Header = tuple[bytes, bytes]
 
@@ -23,7 +23,7 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
 )
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 # Codes that no retry changes, though SDKs retry some of their statuses.
-_FINAL = {"insufficient_quota", "model_not_priced", STOPPED.code, "cancelled"}
+_FINAL = {"insufficient_quota", "model_not_priced", QUOTA_TOO_SMALL.code, STOPPED.code, "cancelled"}
 
 
 class ErrorAnswer(NamedTuple):

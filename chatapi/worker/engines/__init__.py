@@ -37,8 +37,9 @@ class Target:
 
     def is_streamed(self, request: GenerationRequest) -> bool:
         """Return whether the request asks this deployment for a stream, and not for one JSON document."""
-        return self.streaming == "always" or (
-            self.streaming == "without_logprobs" and request.logprobs_count is None
+        return request.can_stream and (
+            self.streaming == "always"
+            or (self.streaming == "without_logprobs" and request.logprobs_count is None)
         )
 
 

@@ -353,7 +353,10 @@ async def _within_context(call: Call) -> Call:
         return call
     if request.max_output_tokens is not None or not isinstance(request.prompt, Messages):
         return call
-    left = context - math.ceil(MAX_COUNT_RATIO * await estimate_prompt(request, call.request_bytes))
+    estimated = await estimate_prompt(request, call.request_bytes)
+    # Half of the room, if an upstream's count may be higher: an answer that is cut to a few tokens would be
+    # worse than a refusal.
+    left = max(context - math.ceil(MAX_COUNT_RATIO * estimated), (context - estimated) // 2)
     # Without any room the upstream says so.
     return replace(call, max_output_tokens=min(call.max_output_tokens, left)) if left > 0 else call
 

@@ -20,7 +20,7 @@ from chatapi.worker.routing.health import Health
 # The longest wait for room at deployments that are all full, and the longest queue of an organization there.
 MAX_ROOM_WAIT_S = 5.0
 MAX_WAITING_EACH = 32
-# The silence after which a client that leaves is a failure of the deployment.
+# The least silence after which a client that leaves is a failure of the deployment.
 SILENT_S = 20.0
 # A deployment is crowded above `CROWDED` times its share, by weight, of the requests in flight, plus its
 # share of `SPARE`.
@@ -56,9 +56,13 @@ class Place:
         """Report that the deployment has failed."""
         self._router.health.failed(self._key, self._began_at, failure)
 
-    def abandoned(self) -> None:
-        """Report that the client has left: a deployment that has been silent until then may be hung."""
-        if not self._has_succeeded and time.monotonic() - self._began_at > SILENT_S:
+    def abandoned(self, first_delta_ms: int) -> None:
+        """Report that the client has left: a deployment that has been silent until then may be hung.
+
+        One with a long `first_delta_ms` may be silent for a sixth of it.
+        """
+        silent_s = max(SILENT_S, first_delta_ms / 6_000)
+        if not self._has_succeeded and time.monotonic() - self._began_at > silent_s:
             self.failed(TIMED_OUT)
 
 

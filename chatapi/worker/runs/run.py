@@ -67,6 +67,8 @@ class Run:
         self.next_seq = 1
         self.has_published = False
         self.has_lost_stream = False
+        self.has_lost_web = False
+        """Whether the web process has died; then its client has not left because of a silence."""
         self.usage = RunUsage()
         self.content = content
         self.is_kept = is_kept

@@ -14,13 +14,17 @@ import pytest
 from django.db.models import F
 
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation
+from chatapi.delta_stream import ByServer, Cancellation, Signs
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
-from chatapi.worker import attempts, generate
+from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
+from chatapi.worker import absences, attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
-from chatapi.worker.engines import Call, Target
+from chatapi.worker.engines import Call, EngineError, Target, Timeouts
 from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.retries import RetryBudgets, Step
 from chatapi.worker.routing.router import Router
@@ -36,6 +40,9 @@ from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.models import Generation
 
 REQUEST = parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}')
+BEST_OF_TWO = parse_text(b'{"model": "served", "prompt": "hello", "best_of": 2}')
+EMBEDDINGS = parse_embeddings(b'{"model": "served", "input": "hello"}')
+SILENT = Target("silent", timeouts=Timeouts(first_delta_ms=6))
 
 
 class Routes:
@@ -62,6 +69,14 @@ class SilentEngine:
         yield []
 
 
+class RefusingEngine:
+    """The engine of an upstream whose whole rate limit is smaller than the request."""
+
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
+        raise EngineError(QUOTA_TOO_SMALL, is_retryable=True)
+        yield []  # type: ignore[unreachable]  # a generator has a yield
+
+
 def new_run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
 
@@ -76,7 +91,7 @@ def services(failures: int, *routes: Route) -> WorkerServices:
         routes=Routes(failures, routes),
         router=Router(),
         retry_budgets=RetryBudgets(),
-        engines={"silent": SilentEngine()},
+        engines={"silent": SilentEngine(), "refusing": RefusingEngine()},
         publishers=ByServer([None]),
     )
     return cast(WorkerServices, parts)
@@ -278,21 +293,64 @@ async def test_a_wait_that_ends_with_a_place_counts_among_the_waits_for_room(run
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "streaming", "is_healthy"),
-    [(0, "always", False), (60, "always", True), (0, "never", True)],
+    ("silent_s", "target", "asked", "is_healthy"),
+    [
+        (0, SILENT, REQUEST, False),
+        (60, SILENT, REQUEST, True),
+        (0, replace(SILENT, timeouts=Timeouts(first_delta_ms=600)), REQUEST, True),
+        (0, replace(SILENT, streaming="never"), REQUEST, True),
+        (0, SILENT, EMBEDDINGS, True),
+        (0, SILENT, BEST_OF_TWO, True),
+    ],
 )
 async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
-    monkeypatch: pytest.MonkeyPatch, silent_s: float, streaming: str, is_healthy: bool
+    monkeypatch: pytest.MonkeyPatch,
+    silent_s: float,
+    target: Target,
+    asked: GenerationRequest,
+    is_healthy: bool,
 ) -> None:
     monkeypatch.setattr(router_module, "SILENT_S", silent_s)
-    route = replace(SANDBOX, target=Target("silent", streaming=streaming))
+    route = replace(SANDBOX, target=target)
     parts = services(0, route)
     for _ in range(3):
         run = new_run()
         asyncio.get_running_loop().call_later(0.01, run.cancel, Cancellation.CLIENT_LEFT)
-        end = await attempts.produce(parts, run, REQUEST)
+        end = await attempts.produce(parts, run, asked)
         assert end.ending is Ending.CLIENT_LEFT
     assert parts.router.health.is_healthy(route.key) is is_healthy
+
+
+async def test_no_deployment_fails_the_clients_of_a_dead_web_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "SILENT_S", 0)
+    route = replace(SANDBOX, target=SILENT)
+    parts = services(0, route)
+    worker = WorkerServices.__new__(WorkerServices)
+    worker.turns, worker._stops, worker._absences = FairTurns(1, 1), FairTurns(), absences.Absences()
+    monkeypatch.setattr(absences, "PRESUMED_DEAD_S", -1)
+
+    async def signs_of_life(_: list[str]) -> Signs:
+        return Signs(set(), set())
+
+    monkeypatch.setattr(worker, "streams", SimpleNamespace(signs_of_life=signs_of_life), raising=False)
+    runs = [new_run() for _ in range(3)]
+    producing = [asyncio.create_task(attempts.produce(parts, run, REQUEST)) for run in runs]
+    await asyncio.sleep(0.01)
+    await worker._cancel_for_dead_web(runs)
+    assert [(await each).ending for each in producing] == [Ending.CLIENT_LEFT] * 3
+    assert parts.router.health.is_healthy(route.key)
+
+
+async def test_a_deployment_whose_quota_is_too_small_for_a_request_stays_healthy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client that repeats one large request must not take the deployment from all others."""
+    route = replace(SANDBOX, target=Target("refusing", "west"))
+    parts = services(0, route)
+    for _ in range(3):
+        assert (await attempts.produce(parts, new_run(), REQUEST)).failure is QUOTA_TOO_SMALL
+    assert parts.router.health.is_healthy(route.key)
+    assert caplog.text.count("deployment west of served failed: upstream_quota_too_small") == 3
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(

@@ -23,6 +23,11 @@ CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]'
 FIVE_WORDS = " the of and to in"
 
 
+# With it, `CHAT` has 120 tokens.
+LONG_FUNCTION = b'{"name": "f", "description": "%s"}' % (b"word " * 94)
+LONG_TOOL = b', "tools": [{"type": "function", "function": %s}]' % LONG_FUNCTION
+
+
 def call_of(
     url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object
 ) -> Call:
@@ -370,6 +375,7 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
         (100, b', "max_tokens": 100', 100),
         (None, b"", 100),
         (160, b"", 100),
+        pytest.param(140, LONG_TOOL, 10, id="half of the room, if the upstream may count more tokens"),
         pytest.param(5, b"", 100, id="no room at all, which the upstream may say"),
     ],
 )
