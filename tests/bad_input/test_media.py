@@ -126,8 +126,10 @@ def test_data_that_is_no_picture_is_refused(suspect: Client, case: str) -> None:
     assert refusal(suspect.send("POST", CHAT, picture(NO_DATA[case])))[:2] == (400, "unsupported_media")
 
 
-def test_a_picture_of_more_than_4_mib_is_refused(suspect: Client) -> None:
-    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * 4 * MIB)))[:2] == (
+def test_a_picture_of_more_than_5_mib_is_refused(suspect: Client) -> None:
+    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * (5 * MIB + 64))))[
+        :2
+    ] == (
         400,
         "unsupported_media",
     )
@@ -158,8 +160,8 @@ PARTS: dict[str, tuple[dict[str, Any], str]] = {
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "exe"}},
         "invalid_value",
     ),
-    "a sound of 5 MB": (
-        {"type": "input_audio", "input_audio": {"data": "A" * 5 * MIB, "format": "wav"}},
+    "a sound of 6 MB": (
+        {"type": "input_audio", "input_audio": {"data": "A" * 6 * MIB, "format": "wav"}},
         "unsupported_media",
     ),
     "an empty file": ({"type": "file", "file": {}}, "invalid_value"),
