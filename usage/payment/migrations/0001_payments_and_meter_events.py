@@ -9,168 +9,68 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     initial = True
 
     dependencies = [
-        ("accounts", "0007_management_api"),
+        ('accounts', '0007_management_api'),
     ]
 
     operations = [
         migrations.CreateModel(
-            name="StripeCustomer",
+            name='StripeCustomer',
             fields=[
-                (
-                    "organization",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.PROTECT,
-                        primary_key=True,
-                        related_name="+",
-                        serialize=False,
-                        to="accounts.organization",
-                    ),
-                ),
-                ("customer_id", models.CharField(max_length=60, unique=True)),
-                ("billed_from", models.DateTimeField(help_text="The first hour that is reported.")),
-                ("reported_until", models.DateTimeField(help_text="All hours before it are in the outbox.")),
-                (
-                    "reported_nanodollars",
-                    models.BigIntegerField(default=0, help_text="The sum of the outbox."),
-                ),
+                ('organization', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='+', serialize=False, to='accounts.organization')),
+                ('customer_id', models.CharField(max_length=60, unique=True)),
+                ('billed_from', models.DateTimeField(help_text='The first hour that is reported.')),
+                ('reported_until', models.DateTimeField(help_text='All hours before it are in the outbox.')),
+                ('reported_nanodollars', models.BigIntegerField(default=0, help_text='The sum of the outbox.')),
             ],
         ),
         migrations.CreateModel(
-            name="MeterEvent",
+            name='MeterEvent',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("customer_id", models.CharField(max_length=60)),
-                ("meter", models.CharField(help_text="The meter's event name.", max_length=30)),
-                ("hour", models.DateTimeField()),
-                ("revision", models.PositiveIntegerField()),
-                ("stamped_at", models.DateTimeField(help_text="The event's time at Stripe, a full minute.")),
-                ("amount_nanodollars", models.BigIntegerField()),
-                ("value", models.BigIntegerField(help_text="In the meter's unit.")),
-                (
-                    "due_at",
-                    models.DateTimeField(help_text="When it is sent next; null: Stripe has it.", null=True),
-                ),
-                ("tries", models.PositiveIntegerField(default=0)),
-                ("first_tried_at", models.DateTimeField(null=True)),
-                ("last_tried_at", models.DateTimeField(null=True)),
-                ("error", models.CharField(blank=True, max_length=300)),
-                (
-                    "organization",
-                    models.ForeignKey(
-                        db_index=False,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
-                        to="accounts.organization",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('customer_id', models.CharField(max_length=60)),
+                ('meter', models.CharField(help_text="The meter's event name.", max_length=30)),
+                ('hour', models.DateTimeField()),
+                ('revision', models.PositiveIntegerField()),
+                ('stamped_at', models.DateTimeField(help_text="The event's time at Stripe, a full minute.")),
+                ('amount_nanodollars', models.BigIntegerField()),
+                ('value', models.BigIntegerField(help_text="In the meter's unit.")),
+                ('due_at', models.DateTimeField(help_text='When it is sent next; null: Stripe has it.', null=True)),
+                ('tries', models.PositiveIntegerField(default=0)),
+                ('first_tried_at', models.DateTimeField(null=True)),
+                ('last_tried_at', models.DateTimeField(null=True)),
+                ('error', models.CharField(blank=True, max_length=300)),
+                ('organization', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organization')),
             ],
             options={
-                "indexes": [
-                    models.Index(
-                        condition=models.Q(("due_at__isnull", False)),
-                        fields=["due_at"],
-                        name="events_to_send",
-                    )
-                ],
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("organization", "hour", "revision"), name="one_event_per_hour_and_revision"
-                    ),
-                    models.UniqueConstraint(
-                        fields=("organization", "stamped_at"), name="one_event_per_minute"
-                    ),
-                ],
+                'indexes': [models.Index(condition=models.Q(('due_at__isnull', False)), fields=['due_at'], name='events_to_send')],
+                'constraints': [models.UniqueConstraint(fields=('organization', 'hour', 'revision'), name='one_event_per_hour_and_revision'), models.UniqueConstraint(fields=('organization', 'stamped_at'), name='one_event_per_minute')],
             },
         ),
         migrations.CreateModel(
-            name="Payment",
+            name='Payment',
             fields=[
-                (
-                    "id",
-                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
-                ),
-                ("amount_cents", models.PositiveIntegerField()),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("open", "Open"),
-                            ("paid", "Paid"),
-                            ("expired", "Expired"),
-                            ("refused", "not what was asked for"),
-                        ],
-                        default="open",
-                        max_length=8,
-                    ),
-                ),
-                ("requested_by", models.CharField(max_length=150)),
-                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                (
-                    "session_id",
-                    models.CharField(blank=True, help_text="Stripe's Checkout Session.", max_length=255),
-                ),
-                ("payment_intent", models.CharField(blank=True, max_length=255)),
-                ("receipt_url", models.CharField(blank=True, max_length=1000)),
-                (
-                    "returned_cents",
-                    models.PositiveIntegerField(default=0, help_text="Refunded or disputed at Stripe."),
-                ),
-                ("booked_cents", models.PositiveIntegerField(default=0)),
-                ("bookings_count", models.PositiveIntegerField(default=0)),
-                (
-                    "look_at",
-                    models.DateTimeField(help_text="When Stripe is asked next; null: not again.", null=True),
-                ),
-                (
-                    "looks_count",
-                    models.PositiveIntegerField(
-                        default=0,
-                        help_text="The number of looks; an answer of Stripe is booked only if no later look has begun.",
-                    ),
-                ),
-                (
-                    "organization",
-                    models.ForeignKey(
-                        db_index=False,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
-                        to="accounts.organization",
-                    ),
-                ),
+                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ('amount_cents', models.PositiveIntegerField()),
+                ('state', models.CharField(choices=[('open', 'Open'), ('paid', 'Paid'), ('expired', 'Expired'), ('refused', 'not what was asked for')], default='open', max_length=8)),
+                ('requested_by', models.CharField(max_length=150)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('session_id', models.CharField(blank=True, help_text="Stripe's Checkout Session.", max_length=255)),
+                ('payment_intent', models.CharField(blank=True, max_length=255)),
+                ('receipt_url', models.CharField(blank=True, max_length=1000)),
+                ('returned_cents', models.PositiveIntegerField(default=0, help_text='Refunded or disputed at Stripe.')),
+                ('booked_cents', models.PositiveIntegerField(default=0)),
+                ('bookings_count', models.PositiveIntegerField(default=0)),
+                ('look_at', models.DateTimeField(help_text='When Stripe is asked next; null: not again.', null=True)),
+                ('looks_count', models.PositiveIntegerField(default=0, help_text='The number of looks; an answer of Stripe is booked only if no later look has begun.')),
+                ('organization', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organization')),
             ],
             options={
-                "indexes": [
-                    models.Index(fields=["organization", "-created_at"], name="payments_of_an_organization"),
-                    models.Index(
-                        condition=models.Q(("look_at__isnull", False)),
-                        fields=["look_at"],
-                        name="payments_to_look_at",
-                    ),
-                ],
-                "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("session_id", ""), _negated=True),
-                        fields=("session_id",),
-                        name="one_payment_per_session",
-                    ),
-                    models.UniqueConstraint(
-                        condition=models.Q(("payment_intent", ""), _negated=True),
-                        fields=("payment_intent",),
-                        name="one_payment_per_intent",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("booked_cents__lte", models.F("amount_cents"))),
-                        name="booked_at_most_once",
-                    ),
-                ],
+                'indexes': [models.Index(fields=['organization', '-created_at'], name='payments_of_an_organization'), models.Index(condition=models.Q(('look_at__isnull', False)), fields=['look_at'], name='payments_to_look_at')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('session_id', ''), _negated=True), fields=('session_id',), name='one_payment_per_session'), models.UniqueConstraint(condition=models.Q(('payment_intent', ''), _negated=True), fields=('payment_intent',), name='one_payment_per_intent'), models.CheckConstraint(condition=models.Q(('booked_cents__lte', models.F('amount_cents'))), name='booked_at_most_once')],
             },
         ),
     ]
