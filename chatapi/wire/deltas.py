@@ -337,10 +337,10 @@ _decoder = msgspec.msgpack.Decoder(list[AnyDelta])
 
 
 def encode(batch: Sequence[AnyDelta]) -> bytes:
-    """A batch as MessagePack bytes, for Redis."""
+    """Return a batch as MessagePack bytes, for Redis."""
     return _encoder.encode(batch)
 
 
 def decode(data: bytes) -> list[AnyDelta]:
-    """The batch that `encode` wrote; raises `msgspec.DecodeError` on anything else."""
+    """Return the batch that `encode` wrote; raises `msgspec.DecodeError` on anything else."""
     return _decoder.decode(data)

@@ -278,7 +278,7 @@ def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
 
 
 def _portable(delta: Audio | Annotations | ToolCall) -> Audio | Annotations | ToolCall:
-    """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
+    """Return the delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
     document that is too deep.
     """
     try:

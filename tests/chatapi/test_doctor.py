@@ -248,7 +248,8 @@ class ScriptedRedis(socketserver.StreamRequestHandler):
 def test_a_redis_that_is_too_old_or_a_cluster(settings: Settings, info: str, text: str) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), ScriptedRedis) as server:
         server.daemon_threads = True
-        server.info = f"{info}\r\nmaxmemory:1000\r\nused_memory:1\r\nmaxmemory_policy:noeviction"  # type: ignore[attr-defined]
+        memory = "maxmemory:1000\r\nused_memory:1\r\nmaxmemory_policy:noeviction"
+        server.info = f"{info}\r\n{memory}"  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{server.server_address[1]}"
         settings.BROKER_URL = settings.STREAMS_URL = f"redis://{place}"
