@@ -64,6 +64,11 @@ MANY_REQUESTS = """() => {
   for (const count of document.querySelectorAll(".key-requests > span")) count.textContent = "1,234,567";
 }"""
 """Shows more requests of keys than a test can make."""
+MANY_REQUESTS_OF_KEYS = """(cells) => cells.forEach((cell) => {
+  const texts = ["$98,765,432.12", "999k requests", "999G tokens"];
+  texts.forEach((text, place) => { cell.childNodes[place].textContent = text; });
+})"""
+"""Shows the widest amounts and counts in the Overview's "Top keys"."""
 CUT = """() => [...document.querySelectorAll(
   "#result_list tbody :is(th, td), .operator .scroll tbody :is(th, td)"
 )].filter((cell) => {
@@ -135,11 +140,15 @@ SHORT_KEY = """
 from accounts.keys import create_key, get_or_create_project
 create_key(get_or_create_project("Donaudampfschifffahrtsgesellschaft", "Kundenservice"), name="key 199")
 """
-# Whether a text's last two characters are in one line.
+WIDE_KEY = """
+from accounts.models import APIKey
+APIKey.objects.filter(name="produktionsschluessel_des_chatbots").update(public="WWWM" * 3)
+"""
+# Whether the key in parentheses at the end of a text is in one line.
 ENDS_WHOLE = """(element) => {
   const text = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
   const range = document.createRange();
-  range.setStart(text, text.length - 2);
+  range.setStart(text, text.data.lastIndexOf("("));
   range.setEnd(text, text.length);
   return range.getClientRects().length === 1;
 }"""
@@ -159,8 +168,11 @@ def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installat
         field = page.locator("#searchbar")
         field.fill(field.get_attribute("placeholder") or "")
         assert field.evaluate("(field) => field.scrollWidth <= field.clientWidth"), model
+    installation.shell(WIDE_KEY)
     page.goto(f"{installation.url}/admin/")
     keys = page.locator(".panel", has=page.get_by_role("heading", name="Top keys"))
+    expect(keys).to_contain_text("WWWM…")
+    keys.locator("td.num").evaluate_all(MANY_REQUESTS_OF_KEYS)
     for link in keys.locator("tbody .who a").all():
         assert link.evaluate(ENDS_WHOLE), link.inner_text()
 
