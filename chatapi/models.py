@@ -82,7 +82,7 @@ def api_key_env_mistake(name: str) -> str | None:
 
 def streaming_mistake(engine: str, streaming: str) -> str | None:
     if engine == Engine.ANTHROPIC and streaming == "never":
-        return f"must be 'always' for the engine {engine!r}"
+        return f"must not be 'never' for the engine {engine!r}"
     return None
 
 

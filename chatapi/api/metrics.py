@@ -182,7 +182,7 @@ def _service() -> Iterator[Metric]:
     queued_s, overdue_s = health.oldest_late_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
     yield GaugeMetricFamily(
         "chatapi_queue_oldest_age_seconds",
-        "How long the oldest one waits that should not; 0: none does.",
+        "Seconds that the oldest queued request has waited though it could run; 0: none has.",
         queued_s,
     )
     yield GaugeMetricFamily(
@@ -209,7 +209,7 @@ def _ledger(health: Health) -> Iterator[Metric]:
         )
         found = health.last_check.differences
         yield GaugeMetricFamily(
-            "chatapi_ledger_differences", "What checks have found and no later one has found resolved.", found
+            "chatapi_ledger_differences", "Differences that checks of the books found and that are open.", found
         )
 
 

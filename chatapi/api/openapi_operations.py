@@ -20,7 +20,7 @@ _ERRORS = {
     422: "The `Idempotency-Key` was sent before, with another request.",
     429: "A budget or limit is taken for now; `Retry-After` says when to try again.",
     500: "The server failed. It is a bug.",
-    502: "The upstream failed. Nothing was charged unless the receipt says so.",
+    502: "The upstream failed, or the worker was lost. Nothing was charged unless the receipt says so.",
     503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
     529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",

@@ -131,7 +131,7 @@ def _with_page_links(children: Iterable[Token]) -> Iterator[Token]:
 def _page_url(href: str) -> str | None:
     """Return the URL of a link in a guide, or None if there is no page for it."""
     path, _, fragment = href.partition("#")
-    if not path or "://" in path:
+    if not path or "://" in path or path.startswith("reference/"):
         return href
     slug = path.removesuffix(".md")
     return f"{slug}{'#' if fragment else ''}{fragment}" if slug in menu() else None

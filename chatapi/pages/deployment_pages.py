@@ -90,7 +90,7 @@ class DeploymentHealth:
     rejected: int
     """Part of `failed`: the request was wrong, and another deployment would have rejected it too."""
     stopped: int
-    """Part of `failed`: stopped by us (an operator, a revoked key, a restart, a Redis outage)."""
+    """Part of `failed`: stopped by us (a revoked key, a restart, a Redis outage)."""
     failed_over: int
     """Requests that it failed and another deployment tried after it."""
     first_token_ms: float | None

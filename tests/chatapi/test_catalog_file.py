@@ -234,7 +234,7 @@ def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None)
         (
             '"sandbox"',
             '"anthropic"\nbase_url = "https://a.example/v1"\nupstream_model = "m"\nstreaming = "never"',
-            "models[0].deployments[0].streaming: must be 'always' for the engine 'anthropic' (line 13)",
+            "models[0].deployments[0].streaming: must not be 'never' for the engine 'anthropic' (line 13)",
         ),
         ("[[models.d", "[[models.x", "models[0]: unknown field x"),
         (

@@ -46,7 +46,8 @@ def test_every_command_exists(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_every_setting_is_read_by_the_settings(name: str) -> None:
     source = Path(settings.__file__).read_text()
-    names = set(SERVICES[name]["environment"]) - {"OPENAI_API_KEY"} - set(dir(environment_variables))
+    of_libraries = {"OPENAI_API_KEY", "SSL_CERT_FILE", *dir(environment_variables)}
+    names = set(SERVICES[name]["environment"]) - of_libraries
     assert [
         setting for setting in names if f'"{setting}"' not in source and setting not in local_secrets.NAMES
     ] == []
@@ -79,6 +80,11 @@ def test_secrets_come_from_outside_and_must_be_given(name: str) -> None:
     for secret in ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER"):
         assert environment[secret].startswith(f"${{{secret}:?")
     assert "${POSTGRES_PASSWORD:?" in environment["DATABASE_URL"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_authority_of_the_operators_own_reaches_each_process(name: str) -> None:
+    assert "SSL_CERT_FILE" in SERVICES[name]["environment"]
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -2,14 +2,17 @@
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
 from django.test import Client
 
+from chatapi.delta_stream import jobs
 from chatapi.docs import guides
 from chatapi.docs.markdown import MARKDOWN
+from chatapi.wire.deltas import Failed
 
 HREF = re.compile(r'href="([^"#]*)(?:#([^"]+))?"')
 MAX_BYTES = 150_000
@@ -39,6 +42,16 @@ def test_each_guide_is_in_the_menu_and_links_only_to_places_that_exist() -> None
             target = urljoin(path, href) if href else path
             found = pages.get(target) or page(target)
             assert not fragment or f'id="{fragment}"' in found, (path, href, fragment)
+
+
+def test_a_guide_links_to_the_reference() -> None:
+    assert 'href="reference/createChatCompletion"' in page("/docs/chat")
+
+
+@pytest.mark.parametrize("end", [jobs.CANCELLED, jobs.WORKER_LOST, jobs.NOT_STARTED])
+def test_the_table_of_errors_has_the_status_of_an_end_without_a_worker(end: Failed) -> None:
+    rows = [row for row in Path("docs/errors.md").read_text().splitlines() if f"`{end.code}`" in row]
+    assert rows[0].startswith(f"| {end.status} |")
 
 
 def test_no_guide_names_a_file_of_the_repository_that_its_readers_do_not_have() -> None:

@@ -239,6 +239,19 @@ def test_without_a_mail_server_nothing_is_sent_later_either(
     assert mailbox.messages == []
 
 
+def test_a_mail_that_waits_when_the_server_is_taken_away_is_not_called_sent(
+    mailbox: Mailbox, settings: Settings, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    write_event(alice, now)
+    mailbox.answer = "451 later"
+    deliver(now)
+    settings.SENDS_EMAIL = False
+    deliver(now + timedelta(minutes=1))
+    assert Delivery.objects.get().state == Delivery.State.DUE
+    assert DeliveryAttempt.objects.latest("pk").error == "no mail server is set up"
+
+
 def test_operators_get_mail_of_the_service(
     mailbox: Mailbox, alice: Person, settings: Settings, deliver: Deliver, now: datetime
 ) -> None:
