@@ -209,7 +209,7 @@ def _ledger(health: Health) -> Iterator[Metric]:
         )
         found = health.last_check.differences
         yield GaugeMetricFamily(
-            "chatapi_ledger_differences", "Differences that checks of the books found; still open ones.", found
+            "chatapi_ledger_differences", "Differences that checks of the books found, open ones.", found
         )
 
 
