@@ -36,7 +36,7 @@ def role() -> Iterator[None]:
     """Give the role the document's settings, in the tests' database only."""
     name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"]
     statements = re.findall(r"^ *ALTER ROLE chatapi IN DATABASE chatapi (SET .+);$", DOCUMENT, re.MULTILINE)
-    assert len(statements) == 4
+    assert len(statements) == 5
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" {statement}')
@@ -98,9 +98,9 @@ def pooled(role: None, bouncer: int) -> Iterator[Pooled]:
 def test_every_connection_has_the_limits_and_durable_commits(pooled: Pooled) -> None:
     assert settings.DATABASE_TIMEOUT_MS == 5_000
     for made in (pooled(), pooled()):
-        shown = [made.execute(f"SHOW {name}").fetchone() for name in (*LIMITS, "synchronous_commit")]
+        shown = [made.execute(f"SHOW {name}").fetchone() for name in (*LIMITS, "synchronous_commit", "jit")]
         made.commit()
-        assert shown == [("5s",), ("5s",), ("5s",), ("on",)]
+        assert shown == [("5s",), ("5s",), ("5s",), ("on",), ("off",)]
 
 
 def test_a_statement_that_takes_too_long_is_ended(pooled: Pooled) -> None:
