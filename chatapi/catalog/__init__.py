@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from chatapi.models import Deployment, engine_mistake, extra_parameters_mistake, timeouts_mistake
+from chatapi.models import Deployment, Engine, engine_mistake, extra_parameters_mistake, timeouts_mistake
+from chatapi.wire.upstream_anthropic_request import UNSUPPORTED
 from usage.books import prices
 from usage.pricing import Price
 
@@ -29,6 +30,8 @@ class CatalogModel:
     """Whether every deployment may receive URLs of pictures."""
     deprecated_on: date | None = None
     aliases: tuple[str, ...] = ()
+    unsupported_parameters: frozenset[str] = frozenset()
+    """OpenAI's request parameters that none of its deployments takes."""
 
 
 def load() -> dict[str, CatalogModel]:
@@ -38,10 +41,12 @@ def load() -> dict[str, CatalogModel]:
     for deployment in active_deployments():
         row, known = deployment.model, served.get(deployment.model_id)
         extra_parameters, allows_media = frozenset(deployment.extra_parameters), deployment.allow_remote_media
+        unsupported = UNSUPPORTED if deployment.engine == Engine.ANTHROPIC else frozenset()
         if known is not None:
             # Any of a model's deployments may be chosen, so it can do what all of them can.
             extra_parameters &= known.extra_parameters
             allows_media &= known.remote_media_allowed
+            unsupported &= known.unsupported_parameters
         served[row.id] = CatalogModel(
             row.id,
             row.kind,
@@ -52,6 +57,7 @@ def load() -> dict[str, CatalogModel]:
             allows_media,
             row.deprecated_on,
             tuple(row.aliases),
+            unsupported,
         )
     return {alias: model for model in served.values() for alias in model.aliases} | served
 

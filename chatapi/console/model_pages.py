@@ -23,7 +23,9 @@ class Tab:
     snippets: list[tuple[str, str, str]]
     """The id, title and text of each."""
     parameters: list[str]
-    """The names that the body may have."""
+    """The names that the body may have, and that a deployment takes."""
+    is_whole: bool
+    """Whether these are all parameters of the protocol."""
 
 
 @require_safe
@@ -64,15 +66,13 @@ def _prices(offer: Offer) -> list[tuple[str, list[str]]]:
 
 
 def _tabs(offer: Offer, origin: str) -> list[Tab]:
-    return [
-        Tab(
-            api.name.lower(),
-            api.name,
-            [
-                (each.id, each.title, written(each.text, origin=origin, key="YOUR_KEY", model=offer.id))
-                for each in api.code
-            ],
-            client_parameters(api.body),
-        )
-        for api in MODEL_KINDS[offer.kind].apis
-    ]
+    tabs = []
+    for api in MODEL_KINDS[offer.kind].apis:
+        code = [
+            (each.id, each.title, written(each.text, origin=origin, key="YOUR_KEY", model=offer.id))
+            for each in api.code
+        ]
+        names = client_parameters(api.body)
+        taken = [name for name in names if name not in offer.unsupported_parameters]
+        tabs.append(Tab(api.name.lower(), api.name, code, taken, taken == names))
+    return tabs

@@ -29,6 +29,7 @@ class Offer:
     announced: list[tuple[datetime, Price]]
     """The prices that come later, by a new price or discount, the next one first, each with its start."""
     extra_parameters: list[str]
+    unsupported_parameters: frozenset[str]
     allows_image_urls: bool
     deprecated_on: date | None
     names: list[str]
@@ -100,6 +101,7 @@ def _offer(model: CatalogModel, own_prices: list[tuple[datetime, Price]]) -> Off
         price=price,
         announced=announced,
         extra_parameters=sorted(model.extra_parameters - {CUSTOM_TOOLS, COMPLETION_LIMIT}),
+        unsupported_parameters=model.unsupported_parameters,
         allows_image_urls=model.remote_media_allowed,
         deprecated_on=model.deprecated_on,
         names=sorted(model.aliases),

@@ -18,7 +18,7 @@ from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Number, Speed, is_searched, percentile, speeds
+from usage.insights.speed import Number, Speed, Speeds, is_searched, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
 from usage.pages.filters import MAX_OPTIONS, NO_HELP
@@ -57,12 +57,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """A group's name, the URL of this page about it alone, if there is one, and its sums."""
+    """A group's name, the URL of this page about it alone, if there is one, its sums and its speed."""
 
     label: str
     url: str
     totals: Totals
     error_rate: str
+    speed: Speed
 
 
 @require_safe
@@ -82,7 +83,9 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     with closed_days.read_once(form.over.start, form.over.end):
         grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
-    columns = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
+    named = {point.group_id for point in grouped if point.group_id is not None}
+    found = speeds(spans, form.filters, form.group_by if form.is_grouped else None, named)
+    columns = [Column(*each) for each in zip(sums, found.columns, strict=True)]
     whole = sum(sums, Totals())
     trends = _trends([bucket_of(form, *span) for span in spans], columns, whole)
     chips = form.chips()
@@ -99,7 +102,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "rows": _rows(trends),
         "has_usage": whole.requests > 0,
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
-        "groups": _groups(form, grouped),
+        "groups": _groups(form, grouped, found),
         "newest_since": form.newest_since(),
         "errors": errors
         and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
@@ -151,7 +154,7 @@ def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:
     return (points if form.is_grouped else []), whole
 
 
-def _groups(form: OverviewForm, points: Sequence[Point]) -> list[GroupLine]:
+def _groups(form: OverviewForm, points: Sequence[Point], found: Speeds) -> list[GroupLine]:
     """Return the groups of these points, those with the most requests first."""
     sums: dict[tuple[str | None, str], Totals] = {}
     for point in points:
@@ -161,7 +164,8 @@ def _groups(form: OverviewForm, points: Sequence[Point]) -> list[GroupLine]:
     for (group_id, name), totals in sums.items():
         label = form.label(form.group_by, name)
         url = "" if group_id is None else _narrowed_url(form, group_id)
-        lines.append(GroupLine(label, url, totals, rate(totals.failed_requests, totals.requests)))
+        speed = found.groups.get(group_id, Speed())
+        lines.append(GroupLine(label, url, totals, rate(totals.failed_requests, totals.requests), speed))
     return sorted(lines, key=lambda line: (not line.url, -line.totals.requests, line.label))
 
 

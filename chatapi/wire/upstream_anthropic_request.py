@@ -61,6 +61,10 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "n": lambda count: (count or 1) > 1,
 }
 check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
+UNSUPPORTED: Final = _LEFT_OUT.union(_REFUSED) - {"metadata", "store", "service_tier", "prompt_cache_key"}
+"""The parameters without a place in this API, but for those that the service itself acts on: it stores
+metadata and responses, queues by the tier, and chooses the deployment by the key of the cache.
+"""
 # The same for what is inside, but for structs that are refused whole: members that are written, then those
 # that are left out or refused.
 _REFUSED_MEMBERS: Final = ("function_call", "audio")

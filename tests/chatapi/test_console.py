@@ -11,7 +11,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.models import Member, Organization, Project, Role
-from chatapi.models import ServedModel
+from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from tests.chatapi.console_pages import as_role, url
@@ -132,6 +132,27 @@ def test_code_has_the_readers_own_base_url(
     headers = {"host": "testserver", "x-forwarded-proto": "https"}
     shown = client_of(alice.user).get(url(alice, "models/small"), headers=headers)
     assert f"curl {origin}/v1/chat/completions" in shown.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("engines", "is_taken"), [(["anthropic"], False), (["anthropic", "sandbox"], True), (["sandbox"], True)]
+)
+def test_a_model_accepts_what_one_of_its_upstreams_takes(
+    alice: Person, small: ServedModel, engines: list[str], is_taken: bool
+) -> None:
+    small.deployments.all().delete()
+    for engine in engines:
+        Deployment.objects.create(model=small, name=engine, engine=engine)
+    page = client_of(alice.user).get(url(alice, "models/small"))
+    accepted = {tab.title: set(tab.parameters) for tab in page.context["tabs"]}
+    for name in ("seed", "logit_bias", "presence_penalty", "n", "logprobs"):
+        assert (name in accepted["Chat"]) is is_taken, name
+    assert ("top_logprobs" in accepted["Responses"]) is is_taken
+    assert ("Other parameters of Chat are left out or refused" in text(page)) is not is_taken
+    # The service itself acts on these.
+    assert accepted["Chat"] >= {"tools", "metadata", "prompt_cache_key", "service_tier"}
+    assert accepted["Responses"] >= {"metadata", "store"}
+    assert accepted["Messages"] >= {"metadata", "service_tier"}, "they are others than OpenAI's"
 
 
 # ---- usage

@@ -177,7 +177,7 @@ def test_a_seldom_end_user_is_found_by_its_index(alice: Person) -> None:
     )
     over = Range.last(1, timezone.now())
     filters = Filters(organization_id=alice.project.organization_id, end_user="rare", is_by_request=True)
-    (speed,) = speeds([(over.start, over.end)], filters)
+    (speed,) = speeds([(over.start, over.end)], filters).columns
     assert speed.first_p50_ms == 42
     with CaptureQueriesContext(connection) as asked:
         list(newest_settled(over, filters).rows)

@@ -19,7 +19,7 @@ from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
 from usage.database.clock import database_now
-from usage.insights import Filters, generation_list
+from usage.insights import Filters, GroupBy, generation_list
 from usage.insights.speed import SAMPLE, speeds
 from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
 from usage.pricing import Tokens
@@ -166,23 +166,29 @@ def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, request
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("group=error", [("upstream timeout", 1, "100.00 %")]),
-        ("group=metadata", [("research", 2, "50.00 %"), ("sales", 1, "0.00 %")]),
-        ("group=model", [("small", 3, "33.33 %")]),
-        ("group=key", [("alice", 3, "33.33 %")]),
+        ("group=error", [("upstream timeout", 1, "100.00 %", 900)]),
+        ("group=metadata", [("research", 2, "50.00 %", 100), ("sales", 1, "0.00 %", 300)]),
+        ("group=outcome", [("completed", 2, "0.00 %", 100), ("failed", 1, "100.00 %", 900)]),
+        ("group=model", [("small", 3, "33.33 %", 300)]),
+        ("group=key", [("alice", 3, "33.33 %", 300)]),
+        ("group=project", [("default", 3, "33.33 %", 300)]),
         ("", []),
     ],
 )
 def test_it_is_grouped_as_the_overview_is(
-    alice: Person, query: str, expected: list[tuple[str, int, str]]
+    alice: Person, query: str, expected: list[tuple[str, int, str, int]]
 ) -> None:
     failures_of_teams(alice)
     client = client_of(alice.user)
     page = client.get(url(alice, f"usage?days=1&{query}"))
     groups = page.context["groups"]
-    found = [(each.label.split(" (")[0], each.totals.requests, each.error_rate) for each in groups]
+    found = [
+        (each.label.split(" (")[0], each.totals.requests, each.error_rate, each.speed.first_p50_ms)
+        for each in groups
+    ]
     assert found == expected
     assert number(page, "Requests") == "3", "the charts are those of all groups"
+    assert page.content.count(b'data-label="Spend"') == len(expected)
     for each in groups:
         narrowed = client.get(each.url)
         assert number(narrowed, "Requests") == str(each.totals.requests)
@@ -309,8 +315,9 @@ def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -
     )
     edges = [(now - timedelta(hours=hours), now - timedelta(hours=hours - 1)) for hours in (4, 3, 2)]
     found = speeds(edges, Filters(organization_id=alice.project.organization_id))
-    assert [each.first_p95_ms for each in found] == [None, 100, None]
-    assert speeds(edges, Filters(organization_id=alice.project.organization_id, model="no"))[1] == found[0]
+    assert [each.first_p95_ms for each in found.columns] == [None, 100, None]
+    others = speeds(edges, Filters(organization_id=alice.project.organization_id, model="no"))
+    assert others.columns[1] == found.columns[0]
 
 
 def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person) -> None:
@@ -319,8 +326,30 @@ def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person
         run(alice, tokens=tokens)
     now = database_now()
     edges = [(now - timedelta(hours=1), now + timedelta(hours=1))]
-    (found,) = speeds(edges, Filters(organization_id=alice.project.organization_id))
+    (found,) = speeds(edges, Filters(organization_id=alice.project.organization_id)).columns
     assert found.tokens_per_second == 100
+
+
+@pytest.mark.parametrize(
+    ("group", "named", "expected"),
+    [
+        ("model", {"small", "idle"}, {"small": 200, None: 900}),
+        ("error", {"upstream_timeout"}, {"upstream_timeout": 900}),
+        ("end_user", {"", "eve"}, {"": 900, "eve": 200}),
+        (None, set(), {}),
+    ],
+)
+def test_speeds_of_groups_are_those_of_the_columns_requests(
+    alice: Person, group: GroupBy | None, named: set[str], expected: dict[str | None, int]
+) -> None:
+    for first_ms in (100, 200, 300):
+        run(alice, first_token_ms=first_ms, end_user="eve")
+    run(alice, first_token_ms=900, model="other", outcome=Outcome.FAILED, error_code="upstream_timeout")
+    now = database_now()
+    edges = [(now - timedelta(hours=hours), now - timedelta(hours=hours - 2)) for hours in (3, 1)]
+    found = speeds(edges, Filters(organization_id=alice.project.organization_id), group, named)
+    assert {name: each.first_p50_ms for name, each in found.groups.items()} == expected
+    assert [each.first_p50_ms for each in found.columns] == [None, 200]
 
 
 # ---- sorted requests, and filters

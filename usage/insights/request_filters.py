@@ -96,11 +96,20 @@ _HAS_PAIR = {
     "sqlite": "EXISTS (SELECT 1 FROM json_each({}.metadata) AS pair WHERE pair.key = %s AND pair.value = %s)",
     "postgresql": "{}.metadata ->> %s = %s",
 }
+_VALUE = {
+    "sqlite": "(SELECT pair.value FROM json_each({}.metadata) AS pair WHERE pair.key = %s)",
+    "postgresql": "{}.metadata ->> %s",
+}
 
 
 def has_pair(table: str) -> str:
     """Return the condition that a row of the table has a key and a value in its metadata."""
     return _HAS_PAIR[connection.vendor].format(table)
+
+
+def value_of_key(table: str) -> str:
+    """Return the expression of a key's value in the metadata of a row of the table; empty without it."""
+    return f"COALESCE({_VALUE[connection.vendor].format(table)}, '')"
 
 
 def with_stored_name(filters: Filtering) -> Filtering:

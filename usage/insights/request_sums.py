@@ -7,14 +7,14 @@ what the requests were charged when they finished, without later corrections.
 from collections import Counter
 from collections.abc import Mapping
 
-from django.db import connection
 from django.db.models import Aggregate, CharField, Count, Q, QuerySet, Sum, Value
-from django.db.models.expressions import Combinable, RawSQL
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce
 
 from usage.database.clock import TruncUTC
 from usage.insights.generation_list import NewestRequests, newest_settled
 from usage.insights.range import Range
+from usage.insights.request_filters import value_of_key
 from usage.insights.sources import Filters, GroupBy, Source
 from usage.models import Dimension, Generation
 from usage.models.generations import FAILED
@@ -26,11 +26,6 @@ _SUMS: Mapping[str, Aggregate] = {
     "sum_failed_requests": Count("id", filter=Q(outcome__in=FAILED)),
     "sum_requests": Count("id"),
     **{f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS[1:]},
-}
-# Django's own lookup takes a key of digits for the index of a list.
-_VALUE = {
-    "sqlite": "(SELECT pair.value FROM json_each(usage_generation.metadata) AS pair WHERE pair.key = %s)",
-    "postgresql": "usage_generation.metadata ->> %s",
 }
 
 
@@ -59,15 +54,12 @@ def _grouped(
         case "error":
             return rows.exclude(error_code=""), "error_code"
         case "metadata":
-            return rows.annotate(metadata_value=_value(filters.metadata_key or "")), "metadata_value"
+            sql, key = value_of_key("usage_generation"), filters.metadata_key or ""
+            value = RawSQL(sql, [key], CharField())  # noqa: S611  the text is ours, the key a parameter
+            return rows.annotate(metadata_value=value), "metadata_value"
         case "end_user":
             return rows.annotate(end_user_name=Coalesce("end_user", Value(""))), "end_user_name"
     return rows, closed_days.COLUMNS[Dimension(group_by or Dimension.OUTCOME)]
-
-
-def _value(key: str) -> Combinable:
-    """Return the value of this key; empty for requests without it."""
-    return Coalesce(RawSQL(_VALUE[connection.vendor], [key], CharField()), Value(""))  # noqa: S611
 
 
 def metadata_keys(rows: QuerySet[Generation]) -> list[str]:

@@ -1,19 +1,23 @@
-"""How fast requests were in each of some columns of time: the newest requests of a column stand for all.
+"""How fast requests were in each of some columns of time, and in each group: the newest requests of a column
+stand for all.
 
 One statement reads a bounded number of rows for each column through the index of the organization or the key,
 so it costs the same however many requests there are.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from accounts import end_users
 from usage.database.replica import report
-from usage.database.sql import db_value, fetch_all
-from usage.insights.request_filters import has_pair, with_stored_name
-from usage.insights.sources import Filters
+from usage.database.sql import Rows, db_value, fetch_all
+from usage.insights.request_filters import has_pair, value_of_key, with_stored_name
+from usage.insights.sources import Filters, GroupBy
+from usage.models import Dimension
+from usage.rollups.closed_days import COLUMNS
 
 Number = TypeVar("Number", int, float)
 
@@ -23,15 +27,37 @@ SAMPLE, SEARCHED = 300, 1_000
 ALL_SAMPLED, ALL_SEARCHED = 9_000, 20_000
 # Requests with fewer tokens after the first say little about the rate.
 _LEAST_TOKENS = 8
+_TIMES = "first_token_ms, last_token_ms, completion_tokens, reasoning_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The percentiles of a column; None if no request of its sample has them."""
+    """The percentiles of a column or a group; None if no request of its sample has them."""
 
-    first_p50_ms: int | None
-    first_p95_ms: int | None
-    tokens_per_second: float | None
+    first_p50_ms: int | None = None
+    first_p95_ms: int | None = None
+    tokens_per_second: float | None = None
+
+    @classmethod
+    def of(cls, requests: Sequence[Sequence[Any]]) -> "Speed":
+        """Return the speed of requests, each of which has the columns `_TIMES`."""
+        firsts = [first_ms for first_ms, *_ in requests]
+        rates = [
+            1_000 * (tokens - 1) / (last_ms - first_ms)
+            for first_ms, last_ms, tokens, reasoning in requests
+            # Reasoning may be hidden: its tokens are none of those that came after the first.
+            if not reasoning and last_ms is not None and last_ms > first_ms and tokens >= _LEAST_TOKENS
+        ]
+        return cls(percentile(firsts, 50), percentile(firsts, 95), percentile(rates, 50))
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """The speeds of the same requests by column and by group."""
+
+    columns: list[Speed]
+    groups: Mapping[str | None, Speed]
+    """By the id of the group; None stands for all that are not named. Groups without requests are missing."""
 
 
 def is_searched(filters: Filters) -> bool:
@@ -42,8 +68,27 @@ def is_searched(filters: Filters) -> bool:
 
 
 @report
-def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list[Speed]:
-    """Return the speeds between each start and end; the filters have an organization or a key."""
+def speeds(
+    edges: Sequence[tuple[datetime, datetime]],
+    filters: Filters,
+    group_by: GroupBy | None = None,
+    named: Collection[str] = (),
+) -> Speeds:
+    """Return the speeds between each start and end, and those of the groups with these ids; the filters have
+    an organization or a key.
+    """
+    columns: list[list[Sequence[Any]]] = [[] for _ in edges]
+    groups: defaultdict[str | None, list[Sequence[Any]]] = defaultdict(list)
+    for at, member, *times in _sample(edges, filters, group_by):
+        columns[at].append(times)
+        if member is not None:
+            groups[str(member) if str(member) in named else None].append(times)
+    by_group = {group: Speed.of(each) for group, each in groups.items()}
+    return Speeds([Speed.of(each) for each in columns], by_group)
+
+
+def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_by: GroupBy | None) -> Rows:
+    """Return the newest requests that match: of each the index of its column, its group, and its times."""
     indexed = _indexed(filters)
     rest = {
         "project_id": filters.project_id,
@@ -61,8 +106,8 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     each, together = (SEARCHED, ALL_SEARCHED) if is_searched(filters) else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
-            SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, reasoning_tokens, project_id,
-                model, outcome, error_code, metadata, end_user
+            SELECT %s AS at, {_TIMES}, organization_id, project_id, api_key_id, model, outcome, error_code,
+                metadata, end_user
             FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
                 AND admitted_at >= %s AND admitted_at < %s
             ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
@@ -73,23 +118,27 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
         for at, (start, end) in enumerate(edges)
         for value in (at, *indexed.values(), start.astimezone(UTC), end.astimezone(UTC))
     ]
-    rows = fetch_all(
-        f"""SELECT at, first_token_ms, last_token_ms, completion_tokens, reasoning_tokens
+    keys = [filters.metadata_key or ""] if group_by == "metadata" else []
+    return fetch_all(
+        f"""SELECT at, {_member(group_by)}, {_TIMES}
         FROM ({statement}) AS sample
         WHERE {conditions}""",  # noqa: S608  the text is ours, the values are parameters
-        [*parameters, *tested],
+        [*keys, *parameters, *tested],
     )
-    first: list[list[int]] = [[] for _ in edges]
-    rates: list[list[float]] = [[] for _ in edges]
-    for at, first_ms, last_ms, tokens, reasoning in rows:
-        first[at].append(first_ms)
-        # Reasoning may be hidden: its tokens are none of those that came after the first.
-        if not reasoning and last_ms is not None and last_ms > first_ms and tokens >= _LEAST_TOKENS:
-            rates[at].append(1_000 * (tokens - 1) / (last_ms - first_ms))
-    return [
-        Speed(percentile(own, 50), percentile(own, 95), percentile(own_rates, 50))
-        for own, own_rates in zip(first, rates, strict=True)
-    ]
+
+
+def _member(group_by: GroupBy | None) -> str:
+    """Return the expression of a request's group; NULL if it is in none."""
+    match group_by:
+        case None:
+            return "NULL"
+        case "error":
+            return "NULLIF(error_code, '')"
+        case "end_user":
+            return "COALESCE(end_user, '')"
+        case "metadata":
+            return value_of_key("sample")
+    return COLUMNS[Dimension(group_by)]
 
 
 def _indexed(filters: Filters) -> dict[str, Any]:
