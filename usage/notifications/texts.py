@@ -35,8 +35,8 @@ MEANINGS: Mapping[str, str] = {
         "those that ended. Once a day."
     ),
     EventKind.MODEL: (
-        "No deployment of a model that your live keys called in the last day answers. When that begins, and "
-        "once a day while it lasts."
+        "No deployment of a model that your live keys called in the last day answers. Requests that a "
+        "fallback answered do not count as calls. When that begins, and once a day while it lasts."
     ),
     EventKind.MODEL_UP: "A model that was down has answered a request.",
     EventKind.DEPLOYMENT: (
