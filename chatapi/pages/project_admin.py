@@ -42,6 +42,11 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         has_key_above = obj.api_keys.filter(is_admin=True, revoked_at=None, manages_as__in=above).exists()
         return ["organization", "is_active"] if has_key_above else ["organization"]
 
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        """Save the project, and what follows from its switches."""
+        super().save_model(request, obj, form, change)
+        form.rename_limited_end_users()
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return False: the ledger names it. It can be made inactive."""
         return False
