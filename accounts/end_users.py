@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from accounts.limits import Limit
 from accounts.models import MAX_END_USER_CHARS, EndUser, RateLimit
 
 PREFIX = "sha256:"
+_DIGEST = re.compile(f"{PREFIX}[0-9a-f]{{64}}")
 
 
 def stored_name(name: str | None, *, is_hashed: bool) -> str | None:
@@ -39,6 +41,18 @@ def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
     rows = EndUser.objects.filter(project__in=projects, name__in=own)
     # The query matches each project with each name; callers look up only the pairs that they asked for.
     return {(project_id, name): id_ for project_id, name, id_ in rows.values_list("project_id", "name", "id")}
+
+
+def hash_names(project_id: int, rows: Iterable[EndUser]) -> None:
+    """Give these end users of the project the names that they have in requests once it hashes names.
+
+    A digest stays: it is that of a long name. So does a name whose digest is another end user already.
+    """
+    changed = [row for row in rows if not _DIGEST.fullmatch(row.name)]
+    for row in changed:
+        row.name = digest(row.name)
+    known = _read({(project_id, row.name) for row in changed})
+    EndUser.objects.bulk_update([row for row in changed if (project_id, row.name) not in known], ["name"])
 
 
 def usual_limits(project_id: int, rows: Iterable[RateLimit]) -> tuple[Limit, ...]:

@@ -230,6 +230,7 @@ WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
 # Other services of the same host get no cookie of ours.
 SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = f"{PATH_PREFIX}/"
+MESSAGE_STORAGE = "chatapi.api.message_storage.MessageStorage"
 SECURE_COOKIES = env.bool("CHATAPI_SECURE_COOKIES", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
 # Sent only over HTTPS, which a trusted proxy reports (ForwardedMiddleware).

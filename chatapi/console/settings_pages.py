@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
@@ -112,7 +113,9 @@ def project_page(request: HttpRequest, console: Console, project_id: int) -> Htt
     name = row.name
     form = ProjectSettingsForm(request.POST or None, instance=row)
     if form.is_valid():
-        row.save(update_fields=ProjectSettingsForm.Meta.fields)
+        with transaction.atomic():
+            row.save(update_fields=ProjectSettingsForm.Meta.fields)
+            form.rename_limited_end_users()
         messages.success(request, f"The settings of {row.name} are saved. They hold within a second.")
         return redirect(console.url("settings"))
     context = {

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.validators import RegexValidator
+from django.db.models import Q
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
@@ -16,6 +17,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from accounts import end_users
 from accounts.models import Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi import upstream_keys
@@ -32,6 +34,7 @@ from chatapi.models import (
 )
 from chatapi.pages.key_forms import model_choices
 from chatapi.worker.engines import Timeouts
+from usage.models import BudgetLimit, Scope
 
 _BETWEEN_NAMES = re.compile(r"[\s,]+")
 _USUAL = Timeouts()
@@ -125,7 +128,8 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
             "“safety_identifier” or “user”, from now on. Needed for limits of end users, and for “end "
             "user” on the Overview.",
             "hashes_end_users": "Names are replaced by a digest (sha256:…) before they are stored. You can "
-            "still search for a person whose name you know.",
+            "still search for a person whose name you know. Limits of single end users stay; budgets of all "
+            "others begin anew.",
             "stores_metadata": "The pairs in the parameter “metadata” are stored with each request. You can "
             "filter Requests by them, and exports contain them.",
         }
@@ -138,6 +142,14 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
         self.initial["model_fallbacks"] = "\n".join(
             f"{name} = {', '.join(models)}" for name, models in lists.items()
         )
+
+    def rename_limited_end_users(self) -> None:
+        """Let limits of single end users hold for the names in requests, if the project now hashes names."""
+        project = self.instance
+        if "hashes_end_users" in self.changed_data and project.hashes_end_users:
+            of_budgets = BudgetLimit.objects.filter(scope=Scope.END_USER).values("scope_id")
+            is_limited = Q(rate_limits__isnull=False) | Q(pk__in=of_budgets)
+            end_users.hash_names(project.pk, project.end_users.filter(is_limited).distinct())
 
     def clean_stores_responses_days(self) -> int:
         """Return 0 for an empty field."""

@@ -1,7 +1,8 @@
 """Refuses requests of an organization whose earlier ones wait too long for a worker.
 
 Others are served: workers take turns between organizations, so only the organization's own requests delay it.
-So do those of later classes: a class is refused for its own waits and for those of the classes before it.
+Within an organization, a request is refused if a request of its own class, or of an earlier class, has waited
+too long. Waits of later classes do not count.
 The waits are read once a second at most, for all requests of the process.
 """
 

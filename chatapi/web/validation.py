@@ -148,7 +148,8 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     dialect = exchange.choose_dialect(ticket.dialect)
     summary = ticket.summary
     # Another release may have written the ticket. If this one can't decode the request, it has to be posted
-    # again. A large request is not decoded here, where it would block the event loop: a worker finds out.
+    # again. Large requests are not decoded here, because that would block the event loop; a worker finds
+    # those that can't be decoded.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
         end_user = summary and summary.end_user  # as it is stored, or of a header
         try:

@@ -94,6 +94,14 @@ _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
 _tools_decoder = msgspec.json.Decoder(list[Tool])
 
 
+def lacks(request: GenerationRequest) -> bool:
+    """Return whether the request asks for something that Anthropic's API does not have, by its parameters;
+    messages may do so, too.
+    """
+    asked = (is_refused(getattr(request, name)) for name, is_refused in _REFUSED.items())
+    return not isinstance(request.prompt, Messages) or any(asked)
+
+
 def messages_body(
     request: GenerationRequest,
     *,

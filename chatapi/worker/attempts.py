@@ -24,7 +24,7 @@ from chatapi.worker import fallbacks
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing.affinity import affinity_of
-from chatapi.worker.routing.retries import AttemptPlan, Step
+from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
 from chatapi.worker.routing.router import MAX_ROOM_WAIT_S, Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
@@ -87,7 +87,9 @@ async def _plan(services: WorkerServices, run: Run, request: GenerationRequest) 
     affinity = None
     if len(routes) > 1 or others:
         affinity = affinity_of(request, run.organization_id, run.request_bytes)
-    return AttemptPlan(services.router, services.retry_budgets, model, routes, affinity, others), end
+    # The sandbox is no upstream: attempts there use nothing of what the model's live requests have.
+    budgets = RetryBudgets() if run.claimed.is_test else services.retry_budgets
+    return AttemptPlan(services.router, budgets, model, routes, affinity, others), end
 
 
 async def _place(services: WorkerServices, run: Run, step: Step) -> Place | None:
@@ -176,8 +178,8 @@ async def _attempt(
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
             has_left = run.stopped.ending is Ending.CLIENT_LEFT and not run.has_lost_web
-            # An answer in one piece is silent before its end.
-            if has_left and route.target.is_streamed(request):
+            # An answer in one piece is silent before its end, and the sandbox as long as a test asks for.
+            if has_left and route.target.is_streamed(request) and not run.claimed.is_test:
                 place.abandoned(route.target.timeouts.first_delta_ms)
             return run.stopped, None
         # A bug, but this deployment causes it: its attempt has failed.

@@ -7,8 +7,9 @@ import msgspec
 
 from chatapi import upstream_keys
 from chatapi.catalog import active_deployments
-from chatapi.models import USUAL_RETRIES, Deployment, OnDisconnect
+from chatapi.models import USUAL_RETRIES, Deployment, Engine, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.upstream_anthropic_request import lacks
 from chatapi.worker.engines import Target, Timeouts
 
 
@@ -80,9 +81,12 @@ def target_of(row: Deployment) -> Target:
 
 
 def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
-    """Return the routes that may receive the request.
+    """Return the routes that may receive the request, without those that can't answer it if others can.
 
     URLs of media go only to deployments that allow remote media: their upstream would fetch them. A request
     for which none of a model's is left is refused before, by `usable_model` in `chatapi/web/candidates.py`.
     """
-    return [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
+    allowed = [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
+    fitting = [route for route in allowed if route.target.engine != Engine.ANTHROPIC or not lacks(request)]
+    # If none fits, the error of one that is asked all the same says what it does not support.
+    return fitting or allowed

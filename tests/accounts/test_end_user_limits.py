@@ -14,6 +14,7 @@ from accounts.limits import Limit
 from accounts.models import EndUser, Project, RateLimit
 from tests.admin_pages import client_of
 from tests.cast import Person
+from usage.models import BudgetLimit
 
 pytestmark = pytest.mark.django_db
 
@@ -117,6 +118,25 @@ def test_they_are_set_on_the_page_of_rate_limits(
                             "model": "", "requests_per_minute": "8"})  # fmt: skip
     row.refresh_from_db()
     assert (row.requests_per_minute, row.each_end_user) == (8, owner == "each")
+
+
+@pytest.mark.parametrize("where", ["admin", "console"])
+def test_limits_of_one_end_user_hold_when_the_project_hashes_names(alice: Person, where: str) -> None:
+    project, hashed = alice.project, end_users.digest
+    stay = ["without a limit", "known by both", hashed("known by both"), hashed("a long name")]
+    rows = [EndUser.objects.create(project=project, name=name) for name in ["ann", "bob", *stay]]
+    for row in (rows[0], rows[3], rows[5]):
+        RateLimit.objects.create(end_user=row, requests_per_minute=0)
+    BudgetLimit.objects.create(scope="end_user", scope_id=rows[1].pk, period="month", limit_nanodollars=0)
+    url = {
+        "admin": reverse("admin:accounts_project_change", args=[project.pk]),
+        "console": reverse("console:project_settings", args=[project.organization_id, project.pk]),
+    }[where]
+    form = {"name": project.name, "is_active": "on", "counts_end_users": "on", "hashes_end_users": "on"}
+    assert client_of(alice.user).post(url, form).status_code == 302
+    assert limits(alice, hashed("ann")) == {("", "requests", 0)}
+    names = EndUser.objects.order_by("pk").values_list("name", flat=True)
+    assert [*names] == [hashed("ann"), hashed("bob"), *stay]
 
 
 def test_people_see_limits_of_their_own_end_users_only(alice: Person, charlie: Person) -> None:

@@ -326,6 +326,23 @@ def test_a_project_stays_in_its_organization(house: None, alice: Person, charlie
     assert (alice.project.name, alice.project.organization.name) == ("renamed", "Acme")
 
 
+@pytest.mark.parametrize(
+    ("of_key", "of_person", "changes"),
+    [(Role.OWNER, Role.ADMIN, False), (Role.OWNER, Role.OWNER, True), (Role.ADMIN, Role.ADMIN, True)],
+)
+def test_a_project_with_an_admin_key_is_archived_and_revived_by_its_role_or_a_higher_one(
+    acme: Organization, alice: Person, of_key: Role, of_person: Role, changes: bool
+) -> None:
+    alice.manage_as(of_key)
+    client = colleague(acme, of_person)
+    for is_active in (False, True):
+        Project.objects.update(is_active=not is_active)
+        form = {"name": f"now {is_active}"} | ({"is_active": "on"} if is_active else {})
+        assert client.post(page(alice.project), form).status_code == 302
+        row = Project.objects.get(pk=alice.project.pk)
+        assert (row.name, row.is_active) == (f"now {is_active}", is_active if changes else not is_active)
+
+
 def test_an_organization_that_is_renamed_stays_as_inactive_as_it_became(
     house: None, acme: Organization, alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """An outage is an event when it begins, once a day while it lasts, and when it ends."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from unittest.mock import patch
 
@@ -7,12 +8,13 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import keys
 from tests.cast import Person, run
 from tests.usage.conftest import plan
 from usage.database.clock import database_now
 from usage.models import MAX_SUBJECT_CHARS, NEWEST_OF_OUTAGE, Event, EventKind, Generation, Outcome
 from usage.notifications import outages, texts
-from usage.pricing import Tokens
+from usage.pricing import FREE, Tokens
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -48,6 +50,8 @@ def test_a_model_that_is_down_concerns_those_that_called_it(
 ) -> None:
     run(alice, model="large")
     run(charlie)
+    test_key, secret = keys.create_key(charlie.project, name="ci", is_test=True)
+    run(replace(charlie, api_key=test_key, key=secret), model="large", price=FREE)  # by the sandbox
     assert look(now, "large") == ["model.down"]
     row = Event.objects.get()
     assert row.organization_id == alice.project.organization_id

@@ -1,6 +1,7 @@
 """What no settlement notices becomes an event, however often a reaper looks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import keys
 from accounts.models import APIKey, Organization
 from tests.cast import Person, run
 from tests.usage.conftest import DOLLAR, limit, plan
@@ -19,7 +21,7 @@ from usage.database.clock import database_now
 from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
 from usage.models.budget_keys import BudgetKey
 from usage.notifications import missed, watch
-from usage.pricing import Tokens
+from usage.pricing import FREE, Tokens
 
 NOTE = Note("a test", "alice")
 
@@ -257,6 +259,21 @@ def test_failures_rise_above_a_fifth_of_all_requests(alice: Person, charlie: Per
     row = Event.objects.get()
     assert row.organization_id == alice.project.organization_id
     assert (row.data["failed"], row.data["requests"]) == (10, 10)
+
+
+def test_requests_of_test_keys_count_neither_as_failed_nor_as_others(alice: Person) -> None:
+    row, key = keys.create_key(alice.project, name="ci", is_test=True)
+    tester = replace(alice, api_key=row, key=key)
+    failed: dict[str, Any] = {"outcome": Outcome.FAILED, "tokens": Tokens(), "price": FREE}
+    for _ in range(10):
+        run(tester, **failed)
+    assert look() == []
+    for _ in range(41):
+        run(tester, price=FREE)
+    for _ in range(10):
+        run(alice, **failed)
+    assert look() == ["failures.rising"]
+    assert Event.objects.get().data["requests"] == 10
 
 
 def test_a_failed_check_of_the_books_is_the_operators(db: None) -> None:

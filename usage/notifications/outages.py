@@ -87,7 +87,7 @@ def _of_deployment(key: str) -> NewEvent:
 
 
 def _of_callers(model: str, now: datetime) -> Iterator[NewEvent]:
-    """Yield an event for each organization that has called this model in the last day."""
+    """Yield an event for each organization whose live keys have called this model in the last day."""
     for organization_id in callers(now - timedelta(days=1), model):
         subject = f"organization/{organization_id}/{model}"
         yield NewEvent(EventKind.MODEL, organization_id, subject, "", "", {"model": model})

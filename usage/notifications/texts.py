@@ -31,12 +31,12 @@ MEANINGS: Mapping[str, str] = {
         " more had spend. Once a day."
     ),
     EventKind.FAILURES: (
-        "Since the start of the hour before, 10 requests or more failed, and a fifth of all or more. Once a"
-        " day."
+        "Since the start of the hour before, 10 or more requests of live keys failed, and a fifth or more of "
+        "those that ended. Once a day."
     ),
     EventKind.MODEL: (
-        "No deployment of a model that you called in the last day answers. When that begins, and once a day "
-        "while it lasts."
+        "No deployment of a model that your live keys called in the last day answers. Requests that a "
+        "fallback answered do not count as calls. When that begins, and once a day while it lasts."
     ),
     EventKind.MODEL_UP: "A model that was down has answered a request.",
     EventKind.DEPLOYMENT: (

@@ -146,11 +146,13 @@ def _unusual(day: date) -> Any:
 
 
 def rising_failures(now: datetime) -> Iterator[NewEvent]:
-    """Yield an event for each organization with 10 failed requests or more, a fifth or more of all, since the
-    start of the hour before.
+    """Yield an event for each organization of whose requests with live keys 10 or more, and a fifth or more,
+    failed since the start of the hour before.
     """
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    rows = HourlyUsage.objects.filter(organization__in=callers(since), hour__gte=since).order_by()
+    rows = HourlyUsage.objects.filter(
+        organization__in=callers(since), hour__gte=since, api_key__is_test=False
+    ).order_by()
     sums = rows.values("organization").annotate(
         all=Sum("requests"), failed=Sum("requests", filter=Q(outcome__in=FAILED), default=0)
     )
@@ -169,12 +171,13 @@ def failed_checks(_: datetime) -> Iterator[NewEvent]:
 
 
 def callers(since: datetime, model: str | None = None) -> list[int]:
-    """Return the organizations with a request since that hour, to any model or to this one."""
+    """Return the organizations with a request of a live key since that hour, to any model or to this one."""
     of_model = "" if model is None else "AND h.model = %s"
     # One look into the index for each organization: hours have none by time alone.
     rows = fetch_all(
         f"""SELECT o.id FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_hourlyusage AS h
-        WHERE h.organization_id = o.id AND h.hour >= %s {of_model} LIMIT 1)""",  # noqa: S608
+        JOIN accounts_apikey AS k ON k.id = h.api_key_id
+        WHERE h.organization_id = o.id AND h.hour >= %s {of_model} AND NOT k.is_test LIMIT 1)""",  # noqa: S608
         [db_value(since), *([] if model is None else [model])],
     )
     return [organization_id for (organization_id,) in rows]

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 
 import aiohttp
+from asgiref.sync import sync_to_async
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -125,8 +126,9 @@ async def _deliver(
             attempt = await webhooks.send(session, delivery.endpoint, delivery.event, now)
         else:
             assert person is not None
-            loop = asyncio.get_running_loop()
-            attempt = await loop.run_in_executor(_MAIL_THREADS, mail.send, delivery.event, person)
+            # A thread without the context of this one would make links without `CHATAPI_PATH_PREFIX`.
+            send = sync_to_async(mail.send, thread_sensitive=False, executor=_MAIL_THREADS)
+            attempt = await send(delivery.event, person)
     except Exception as error:
         # One event that can't be sent must not keep the others.
         log.exception("delivery %s can't be sent", delivery.pk)

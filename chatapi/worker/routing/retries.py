@@ -145,7 +145,8 @@ class AttemptPlan:
     def _step_to_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
 
-        A healthy one is asked on credit: it gets the load of one that fails, which is not healthy for long.
+        A healthy deployment may be asked even if the budget is used up, down to `-MAX_DEBT`: it takes over
+        the load of a deployment that fails.
         Until an attempt has failed it needs no budget: the deployments before it had no room.
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.test.utils import override_script_prefix
 from pytest_django.fixtures import Settings
 
 from accounts.models import Member
@@ -62,6 +63,17 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     assert "You get this mail because you are a member of Acme" in content
     assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
+
+
+def test_links_of_mail_have_the_prefix_of_the_service(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    write_event(alice, now)
+    with override_script_prefix("/llm/"):  # as `CHATAPI_PATH_PREFIX` sets it at the start
+        deliver(now)
+    [message] = mailbox.messages
+    assert "https://chat.example.com/llm/console/" in message.get_content()
 
 
 def test_mail_of_a_kind_that_only_a_newer_release_knows_is_sent(

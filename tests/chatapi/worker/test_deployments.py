@@ -14,8 +14,8 @@ from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Target
 
 
-def route(name: str, *, allows_remote_media: bool = False) -> Route:
-    target = Target(engine="sandbox", name=name)
+def route(name: str, *, engine: str = "sandbox", allows_remote_media: bool = False) -> Route:
+    target = Target(engine=engine, name=name)
     return replace(SANDBOX, target=target, allows_remote_media=allows_remote_media)
 
 
@@ -26,10 +26,11 @@ def names(routes: list[Route]) -> list[str]:
 REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 
 
-def asking(*content: dict[str, object]) -> GenerationRequest:
+def asking(*content: dict[str, object], **parameters: object) -> GenerationRequest:
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, *content]}],
+        **parameters,
     }
     return parse_chat(json.dumps(body).encode())
 
@@ -44,6 +45,23 @@ def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:
 
 def test_the_sandbox_fetches_nothing_so_it_may_get_any_address() -> None:
     assert able([SANDBOX], asking(REMOTE)) == [SANDBOX]
+
+
+@pytest.mark.parametrize(
+    ("asked", "suits_both"),
+    [
+        (asking(n=2), False),
+        (asking(logprobs=True), False),
+        (parse_text(b'{"model": "m", "prompt": "a"}'), False),
+        (asking(n=1, logprobs=False), True),
+    ],
+)
+def test_what_anthropic_lacks_goes_to_another_deployment_if_there_is_one(
+    asked: GenerationRequest, suits_both: bool
+) -> None:
+    claude, other = route("claude", engine="anthropic"), route("other", engine="openai_compatible")
+    assert able([claude, other], asked) == ([claude, other] if suits_both else [other])
+    assert able([claude], asked) == [claude]  # its error says what it does not support
 
 
 @pytest.mark.django_db

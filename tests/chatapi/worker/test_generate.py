@@ -26,18 +26,19 @@ from chatapi.worker import absences, attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts
 from chatapi.worker.routing import router as router_module
-from chatapi.worker.routing.retries import RetryBudgets, Step
+from chatapi.worker.routing.retries import BURST, RetryBudgets, Step
 from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.worker_services import WorkerServices
 from tests.cast import Person, admit
 from usage.books import ledger
-from usage.books.ledger import Claimed
+from usage.books.ledger import Candidate, Claimed
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.models import Generation
+from usage.pricing import FREE
 
 REQUEST = parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}')
 BEST_OF_TWO = parse_text(b'{"model": "served", "prompt": "hello", "best_of": 2}')
@@ -319,6 +320,39 @@ async def test_a_deployment_fails_clients_that_leave_it_after_a_long_silence(
         end = await attempts.produce(parts, run, asked)
         assert end.ending is Ending.CLIENT_LEFT
     assert parts.router.health.is_healthy(route.key) is is_healthy
+
+
+def new_test_run(*fallbacks: str) -> Run:
+    others = tuple(Candidate(model, model, 10, None, FREE) for model in fallbacks)
+    return Run(replace(new_run().claimed, is_test=True, fallbacks=others), "web")
+
+
+async def test_the_sandbox_fails_no_client_that_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "SILENT_S", 0)
+    route = replace(SANDBOX, target=SILENT)
+    monkeypatch.setattr("chatapi.worker.attempts.SANDBOX", route)
+    parts = services(0)
+    for _ in range(3):
+        run = new_test_run()
+        asyncio.get_running_loop().call_later(0.01, run.cancel, Cancellation.CLIENT_LEFT)
+        assert (await attempts.produce(parts, run, REQUEST)).ending is Ending.CLIENT_LEFT
+    assert parts.router.health.is_healthy(route.key)
+
+
+async def test_fallbacks_of_test_keys_use_no_retry_budget_of_live_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def switch_model(*_: object) -> GenerationRequest:
+        return REQUEST
+
+    monkeypatch.setattr("chatapi.worker.fallbacks.switch_model", switch_model)
+    monkeypatch.setattr(
+        "chatapi.worker.attempts.SANDBOX", replace(SANDBOX, target=Target("refusing", "sandbox"))
+    )
+    parts = services(0)
+    end = await attempts.produce(parts, new_test_run("other", "third"), REQUEST)
+    assert end.failure is QUOTA_TOO_SMALL
+    assert all(parts.retry_budgets.spend("served") for _ in range(int(BURST)))
 
 
 async def test_no_deployment_fails_the_clients_of_a_dead_web_process(monkeypatch: pytest.MonkeyPatch) -> None:

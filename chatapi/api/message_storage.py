@@ -1,0 +1,19 @@
+"""Keeps the messages of pages in a cookie that no other service of the same host gets."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.messages.storage.cookie import CookieStorage
+from django.contrib.messages.storage.fallback import FallbackStorage
+from django.http import HttpResponseBase
+
+
+class MessageStorage(FallbackStorage):
+    """Django's storage, with the path of our other cookies: Django writes "/"."""
+
+    def update(self, response: HttpResponseBase) -> list[Any] | None:
+        """Write the messages; return those that were not stored."""
+        unstored = super().update(response)
+        if CookieStorage.cookie_name in response.cookies:
+            response.cookies[CookieStorage.cookie_name]["path"] = settings.SESSION_COOKIE_PATH
+        return unstored
