@@ -1,5 +1,5 @@
 """What READMEs name is there: tests in the tables of invariants, files in all of them, and the identifiers of
-"Where would I put …".
+"Where would I put …" and of docs/changes.md, to which its entries lead.
 """
 
 import ast
@@ -95,16 +95,27 @@ def defined_in(path: Path) -> Iterator[str]:
 
 
 SECTION = (ROOT / "README.md").read_text().partition("\n## Where would I put")[2].partition("\n## ")[0]
+CHANGES = (ROOT / "docs" / "changes.md").read_text()
+
+
+def test_an_entry_of_where_would_i_put_has_three_lines_and_leads_to_its_files() -> None:
+    entries = [entry.splitlines() for entry in SECTION.strip().split("\n\n") if entry.startswith("**")]
+    assert [entry[0] for entry in entries if len(entry) > 3 or max(map(len, entry)) > 110] == []
+    led = [re.findall(r"(\*\*.*\*\*) .*\(docs/changes\.md#(.*?)\)", entry[0]) for entry in entries]
+    there = re.findall(r"^## (.*)\n\n(\*\*.*\*\*)$", CHANGES, re.MULTILINE)
+    assert led == [
+        [(entry, re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")))] for title, entry in there
+    ]
 
 
 def test_what_is_said_to_be_in_a_file_is_there() -> None:
-    said = re.findall(r"`(\w+)`\s+(?:in|of)\s+`([\w/]+/\w+\.py)`", SECTION)
+    said = re.findall(r"`(\w+)`\s+(?:in|of)\s+`([\w/]+/\w+\.py)`", CHANGES)
     assert len(said) > 10
     assert [(name, path) for name, path in said if name not in set(defined_in(ROOT / path))] == []
 
 
 def test_an_identifier_of_where_would_i_put_is_there() -> None:
-    quoted = re.findall(r"`((?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*)`", SECTION)
+    quoted = re.findall(r"`((?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*)`", SECTION + CHANGES)
     names = {
         name for each in quoted if not each.endswith((".py", ".html", ".yml")) for name in each.split(".")
     }
