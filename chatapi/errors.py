@@ -228,7 +228,7 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
     needed, left = to_usd(error.needed_nanodollars), to_usd(error.left_nanodollars)
     message = f"{money} {lacks} what this request can cost: up to ${needed}, and ${left} is left."
     if error.left_nanodollars:
-        message += " A smaller max_tokens costs less."
+        message += " A shorter prompt or a lower limit of output tokens costs less."
     if (day := error.budget.resets_on) and not error.is_credit:
         message += f" It resets on {day} at 00:00 ({error.time_zone})."
     return Failed(message, "insufficient_quota", "insufficient_quota", status=402)

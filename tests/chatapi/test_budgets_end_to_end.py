@@ -78,15 +78,18 @@ def test_a_402_tells_when_the_budget_resets(
         ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}),
         ("/v1/completions", {"prompt": "hello"}),
         ("/openai/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/embeddings", {"input": "hello", "model": "embeds"}),
     ],
 )
-def test_each_protocol_tells_when_the_budget_resets(
+def test_each_protocol_tells_what_costs_less_and_when_the_budget_resets(
     installation: Installation, keys: dict[str, str], path: str, body: dict[str, Any]
 ) -> None:
     sent = json.dumps({"model": "five", **body}).encode()
     answer = Client(installation.url, keys["poor project"]).send("POST", path, sent)
     assert answer.status == 402
-    assert re.search(r"It resets on \d{4}-\d\d-01 at 00:00 \(UTC\)\.", answer.json["error"]["message"])
+    cheaper = r"is left\. A shorter prompt or a lower limit of output tokens costs less\."
+    reset = r"It resets on \d{4}-\d\d-01 at 00:00 \(UTC\)\."
+    assert re.search(f"{cheaper} {reset}", answer.json["error"]["message"])
 
 
 def test_a_test_key_costs_nothing_however_poor_it_is(
