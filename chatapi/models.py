@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.models import Organization, Project
+from chatapi.identity import public_id
 from chatapi.notifications.models import Delivery, DeliveryAttempt, MailPreference, WebhookEndpoint
 from chatapi.wire import caps
 from chatapi.wire.parameters import (
@@ -352,4 +353,4 @@ class StoredResponse(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"resp_{self.pk.hex}"
+        return public_id(self.pk, "responses", "")

@@ -16,7 +16,12 @@ from chatapi.wire.protocols import PROTOCOLS
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
-USUAL_HEADERS = b"authorization, x-api-key, content-type, anthropic-version, anthropic-beta"
+USUAL_HEADERS = ", ".join(
+    [
+        *("authorization", "x-api-key", "content-type"),
+        *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.client_headers),
+    ]
+).encode()
 # The response headers that scripts may read in addition to the safelisted ones.
 READABLE = b", ".join(
     [

@@ -45,7 +45,7 @@ def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
     found = _FIRST_SEGMENT.match(path)
     protocols = PROTOCOLS.values()
     by_path = (each for each in protocols if found and each.name.partition(".")[0] == found[1])
-    by_header = (each for each in protocols if each.client_header in header_names)
+    by_header = (each for each in protocols if any(name in header_names for name in each.client_headers))
     return next(chain(by_path, by_header), CHAT)
 
 

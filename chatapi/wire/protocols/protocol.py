@@ -179,8 +179,8 @@ class Protocol:
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
-    client_header: str = ""
-    """The name of a request header that only its clients send."""
+    client_headers: tuple[str, ...] = ()
+    """The names of the request headers that only its clients send."""
     limit_headers: LimitHeaders = no_limit_headers
     """Makes the headers about a rate limit that the protocol has beside OpenAI's `x-ratelimit-*`."""
 

@@ -32,7 +32,7 @@ MESSAGES = Protocol(
     model_kind="chat",
     operations=(CREATE,),
     request_id_headers=_REQUEST_IDS,
-    client_header="anthropic-version",
+    client_headers=("anthropic-version", "anthropic-beta"),
     limit_headers=limit_headers,
 )
 COUNT_TOKENS = Protocol(
