@@ -14,6 +14,7 @@ from accounts.errors import RateLimited
 from accounts.limits import NOTHING_USED, Amounts, Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
 from chatapi.delta_stream import RUN_TTL_MS
+from chatapi.web.cancellations import InBackground
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
 
@@ -48,12 +49,12 @@ class _Full(NamedTuple):
 class Rates:
     """The reservations of this process's requests, and the limits of requests that were full a moment ago."""
 
-    def __init__(self, limits: RateLimits, end_of: EndOf) -> None:
+    def __init__(self, limits: RateLimits, end_of: EndOf, in_background: InBackground) -> None:
         """`end_of` asks the books how a generation has ended."""
         self._limits = limits
         self._end_of = end_of
+        self._in_background = in_background
         self._running: dict[UUID, Reservation] = {}
-        self._rollbacks: set[asyncio.Task[None]] = set()
         self._full: dict[Limit, _Full] = {}
 
     def check(self, caller: Caller) -> None:
@@ -126,9 +127,7 @@ class Rates:
         try:
             reservation = await asyncio.shield(taking)
         except asyncio.CancelledError:
-            rollback = asyncio.create_task(self._roll_back(taking))
-            self._rollbacks.add(rollback)
-            rollback.add_done_callback(self._rollbacks.discard)
+            self._in_background(self._roll_back(taking))
             raise
         except RateLimited as error:
             self._remember(error)

@@ -98,7 +98,7 @@ class Services:
         self.catalog = CachedValue(lambda: self.commits.read(catalog.load))
         self.discounts = CachedValue(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(shared, settings.REDIS_KEY_PREFIX, lease_ms=RUNNING_LEASE_MS, share=Batch)
-        self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
+        self.rates = Rates(limits, lambda run: self.commits.read(reports.end_of, run), self.in_background)
         self.open_generations = OpenGenerations(
             lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates
+from chatapi.web.services import Services
 from tests.chatapi.worker.processes import Valkey
 from usage.books import reports
 from usage.pricing import Tokens
@@ -44,6 +45,16 @@ async def broken(_: UUID) -> reports.End | None:
 
 async def unknown(_: UUID) -> reports.End | None:
     return None
+
+
+background: set[asyncio.Task[Any]] = set()
+
+
+def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    task = asyncio.create_task(work)
+    background.add(task)
+    task.add_done_callback(background.discard)
+    return task
 
 
 class Away:
@@ -81,7 +92,7 @@ async def remaining(rates: Rates, *limits: Limit) -> int | None:
 
 async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken, in_background)
     reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=10))
     renewing = asyncio.create_task(rates.renew())
     with pytest.raises(RateLimited):
@@ -100,7 +111,7 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
     async def ended(_: UUID) -> reports.End | None:
         return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="small"))
 
-    rates = Rates(limits, ended)
+    rates = Rates(limits, ended, in_background)
     for _ in range(2):  # a second release changes nothing
         reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=Amounts(tokens=800))
         await rates.release(reservation, None)
@@ -114,7 +125,7 @@ async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redi
     async def ended(_: UUID) -> reports.End | None:
         return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="large"))
 
-    rates = Rates(limits, ended)
+    rates = Rates(limits, ended, in_background)
     of_models = {name: replace(DAY, model=name) for name in ("small", "large", "other")}
     amounts = Amounts(tokens=800)
     reservation = await rates.take(
@@ -128,7 +139,7 @@ async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redi
 
 async def test_a_release_while_redis_is_away_is_made_when_it_is_back(redis: Redis) -> None:
     away = Away(redis)
-    rates, limits = Rates(away.limits, unknown), (DAY, ONE)
+    rates, limits = Rates(away.limits, unknown, in_background), (DAY, ONE)
     reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=800))
     away.is_away = True
     giving_back = asyncio.create_task(rates.release(reservation, Amounts(tokens=100)))
@@ -143,7 +154,9 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500, share=Batch), unknown)
+    rates = Rates(
+        RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500, share=Batch), unknown, in_background
+    )
     renewing = asyncio.create_task(rates.renew())
     assert await remaining(rates, DAY, ONE) == 1_000  # from now on Redis knows the script
     with valkey.frozen(), monkeypatch.context() as patch:
@@ -158,7 +171,7 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
 
 
 async def test_a_client_that_leaves_while_limits_are_taken_releases_all(redis: Redis) -> None:
-    rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
+    rates, limits = Rates(Away(redis).limits, unknown, in_background), (DAY, ONE)
     taking = asyncio.create_task(
         rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=800))
     )
@@ -174,7 +187,7 @@ async def test_a_client_that_leaves_while_limits_are_taken_releases_all(redis: R
 async def test_a_client_that_leaves_while_it_is_refused_leaves_nothing_taken(redis: Redis) -> None:
     unnoticed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unnoticed.append(context["message"]))
-    rates = Rates(Away(redis).limits, unknown)
+    rates = Rates(Away(redis).limits, unknown, in_background)
     await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
     taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1)))
     await asyncio.sleep(0)
@@ -182,17 +195,39 @@ async def test_a_client_that_leaves_while_it_is_refused_leaves_nothing_taken(red
     with pytest.raises(asyncio.CancelledError):
         await taking
     async with asyncio.timeout(5):
-        while rates._rollbacks:
+        while background:
             await asyncio.sleep(0.01)
     gc.collect()
     assert unnoticed == []
+
+
+async def test_a_rollback_that_fails_is_logged(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unreadable(*_: object) -> None:
+        raise ValueError("a reply that can't be read")
+
+    services, limits = Services(), Away(redis).limits
+    monkeypatch.setattr(limits, "release", unreadable)
+    rates = Rates(limits, unknown, services.in_background)
+    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1)))
+    await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    async with asyncio.timeout(5):
+        while "a reply that can't be read" not in caplog.text:
+            await asyncio.sleep(0.01)
+    await services.commits.close()
 
 
 async def test_what_runs_has_its_lease_again_in_a_redis_that_has_lost_its_data(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS), unknown)
+    rates = Rates(
+        RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS), unknown, in_background
+    )
     reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
     await redis.delete(*reservation.leases)
     renewing = asyncio.create_task(rates.renew())
@@ -206,7 +241,7 @@ async def test_what_runs_on_without_its_client_keeps_its_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=200), unknown)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=200), unknown, in_background)
     reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
     tasks = [asyncio.create_task(work) for work in (rates.renew(), rates.release(reservation, None))]
     await asyncio.sleep(0.5)
@@ -229,7 +264,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = Away(redis)
-    rates = Rates(away.limits, unknown)
+    rates = Rates(away.limits, unknown, in_background)
     rates.check(caller(MINUTE))
     await rates.take(caller(MINUTE), uuid4(), model="small", amounts=Amounts(tokens=1))
     rates.check(caller(MINUTE))  # nobody was refused
@@ -247,7 +282,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
 
 
 async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> None:
-    rates = Rates(Away(redis).limits, unknown)
+    rates = Rates(Away(redis).limits, unknown, in_background)
     await rates.take(caller(BLINK), uuid4(), model="small", amounts=Amounts(tokens=1))
     shown = await refused(rates, BLINK)
     await asyncio.sleep((shown.retry_after_ms or 0) / 1_000)
@@ -256,7 +291,7 @@ async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> No
 
 
 async def test_limits_of_tokens_and_concurrency_are_not_remembered(redis: Redis) -> None:
-    rates = Rates(Away(redis).limits, unknown)
+    rates = Rates(Away(redis).limits, unknown, in_background)
     await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
     await refused(rates, ONE)
     rates.check(caller(ONE))
@@ -265,7 +300,7 @@ async def test_limits_of_tokens_and_concurrency_are_not_remembered(redis: Redis)
 
 async def test_refused_requests_use_up_the_limit_of_requests(redis: Redis) -> None:
     away = Away(redis)
-    rates = Rates(away.limits, unknown)
+    rates = Rates(away.limits, unknown, in_background)
     for _ in range(2):  # the second finds no room, and says so to nobody but the process
         await rates.take_refused(caller(MINUTE), uuid4())
     with pytest.raises(RateLimited):
