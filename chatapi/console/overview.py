@@ -59,6 +59,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chips": chips,
         "usage_url": form.link("usage", form.query),
         "view_url": request.build_absolute_uri(),
+        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
     }
     return render(request, console, "overview.html", context)
 

@@ -108,6 +108,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
+        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
         "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
     return render(request, console, "usage.html", context)

@@ -1,7 +1,9 @@
 """Usage over time, sorted requests, the usual ranges and the time zone in the console."""
 
 import csv
+import json
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from typing import Any
@@ -12,13 +14,14 @@ from django.utils import timezone
 
 from accounts.models import APIKey, Member, Organization, Project
 from chatapi.console import usage_page
-from tests.admin_pages import body, client_of, text
+from tests.admin_pages import body, client_of, downloaded, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
 from usage.database.clock import database_now
+from usage.formatting import usd
 from usage.insights import Filters, generation_list
 from usage.insights.speed import SAMPLE, speeds
 from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
@@ -211,6 +214,24 @@ def test_the_sums_beside_partial_groups_are_those_of_all_requests(
         )
 
 
+@pytest.mark.parametrize("page", ["overview", "usage"])
+def test_groups_of_the_newest_requests_lead_to_a_file_of_all(
+    alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    failures_of_teams(alice)
+    run(charlie)
+    monkeypatch.setattr(generation_list, "SEARCHED", 2)
+    client = client_of(alice.user)
+    shown = client.get(url(alice, f"{page}?days=1&group=metadata"))
+    (link,) = re.findall(r'href="([^"]*)"[^>]*>all requests of this time', shown.content.decode())
+    spent: Counter[str] = Counter()
+    for line in csv.DictReader(downloaded(client, unescape(link)).splitlines()):
+        spent[json.loads(line["metadata"])["team"]] += int(line["amount_nanodollars"])
+    assert spent.keys() == {"research", "sales"}
+    overview = client.get(url(alice, "overview?days=1"))
+    assert usd(spent.total()) == overview.context["cards"][0].exact
+
+
 @pytest.mark.parametrize("query", ["", "&error=upstream_error", "&metadata=other%3D1"])
 @pytest.mark.parametrize("key", ["team", " team ", "Team", "team=x"])
 def test_a_group_of_metadata_leads_to_its_requests(alice: Person, key: str, query: str) -> None:
@@ -271,6 +292,19 @@ def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
         assert found == expected, query
     assert client_of(alice.user).get(url(alice, "usage.csv?error=%3C")).status_code == 400
     assert client_of(alice.user).get(url(alice, "usage.xls")).status_code == 404
+
+
+def test_requests_are_exported_as_they_are_filtered(alice: Person, charlie: Person) -> None:
+    failures_of_teams(alice)
+    run(charlie)
+    client = client_of(alice.user)
+    for query, expected in (("", 3), ("?days=1&error=upstream_timeout", 1), ("?sort=cost&model=other", 0)):
+        shown = client.get(url(alice, f"requests{query}")).content.decode()
+        (link,) = re.findall(r'href="([^"]*)"[^>]*>CSV<', shown)
+        lines = list(csv.DictReader(downloaded(client, unescape(link)).splitlines()))
+        assert (len(lines), {line["organization"] for line in lines} <= {"Acme"}) == (expected, True), query
+        assert all("deployment" not in line for line in lines), "it is the operators' to know"
+    assert client.get(url(alice, "requests.csv?error=%3C")).status_code == 400
 
 
 def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:
