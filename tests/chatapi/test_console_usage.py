@@ -7,13 +7,13 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 from django.utils import timezone
 
 from accounts.models import APIKey, Member, Organization, Project
-from chatapi.console import usage_page
+from chatapi.console import filters
 from tests.admin_pages import body, client_of, downloaded, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
@@ -34,6 +34,15 @@ def rows(person: Person, query: str) -> list[str]:
     page = client_of(person.user).get(url(person, f"requests?{query}"))
     assert page.status_code == 200, page.content
     return [str(row) for row in page.context["page"].rows]
+
+
+def asked(page: Any, **typed: str) -> Any:
+    """Return the page that its form of a range and filters leads to, with these texts in the fields."""
+    (form,) = re.findall(r'<form method="get"[^>]*>.*?</form>', page.content.decode(), re.DOTALL)
+    fields = re.findall(r'<input type="\w+" name="(\w+)"(?: value="([^"]*)")?', form)
+    inputs = {name: unescape(value) for name, value in fields}
+    assert typed.keys() <= inputs.keys(), "there is a field for each"
+    return page.client.get(page.request["PATH_INFO"], inputs | typed)
 
 
 def number(page: Any, title: str) -> str:
@@ -86,7 +95,7 @@ def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
 def test_a_project_of_many_is_typed(
     alice: Person, bob: Person, is_active: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_page, "MAX_OPTIONS", 0)
+    monkeypatch.setattr(filters, "MAX_OPTIONS", 0)
     Project.objects.filter(pk=bob.project.pk).update(is_active=is_active)
     page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
     assert 'value="Acme / research"' in str(page.context["form"]["project"])
@@ -161,9 +170,13 @@ def failures_of_teams(person: Person) -> None:
 )
 def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, requests: str, first: str) -> None:
     failures_of_teams(alice)
-    page = client_of(alice.user).get(url(alice, f"usage?days=1&{query}"))
-    assert (number(page, "Requests"), number(page, "Time to")) == (requests, first)
-    assert page.context["refusals"] is None, "they have neither"
+    client, typed = client_of(alice.user), dict(parse_qsl(query))
+    usage, overview = (
+        asked(client.get(url(alice, f"{page}?days=1")), **typed) for page in ("usage", "overview")
+    )
+    assert (number(usage, "Requests"), number(usage, "Time to")) == (requests, first)
+    assert usage.context["refusals"] is None, "they have neither"
+    assert overview.context["cards"][1].exact == requests
 
 
 @pytest.mark.parametrize(
