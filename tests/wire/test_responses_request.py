@@ -28,6 +28,7 @@ CHAT_FUNCTION = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object"}, "strict": True},
 }
+HELLO = {"role": "user", "content": "hi"}
 SPACE = {"type": "namespace", "name": "town", "description": "Of Paris."}
 
 
@@ -300,6 +301,22 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
 
 
+@pytest.mark.parametrize(
+    "tools",
+    [[FUNCTION, {"type": "custom", "name": "c"}], [SPACE | {"tools": [FUNCTION]}, {"type": "web_search"}]],
+)
+def test_tools_of_an_item_are_tools_of_the_request(tools: list[dict[str, Any]]) -> None:
+    """Codex sends its tools so for models that its catalog marks with `use_responses_lite`."""
+    item = {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": tools}
+    members: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    ours = request("responses", input=[item, HELLO], **members)
+    theirs = request("responses", input=[HELLO], tools=tools, **members)
+    assert (ours.tools, ours.prompt) == (theirs.tools, theirs.prompt)
+    assert sent("responses", input=[item, HELLO], **members)["tool_choice"] == "required"
+    assert ours.context.get("namespaces") == theirs.context.get("namespaces")
+    assert ours.ignored == tuple(f"input[0].{path}" for path in theirs.ignored)
+
+
 def many_functions(count: int) -> list[dict[str, Any]]:
     return [FUNCTION | {"name": f"f{number}"} for number in range(count)]
 
@@ -539,6 +556,11 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         ),
         ({"tools": [SPACE | {"tools": many_functions(1_000)}, *many_functions(25)]}, "tools"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
+        (
+            {"tools": [FUNCTION], "input": [{"type": "additional_tools", "tools": [FUNCTION]}, HELLO]},
+            "input[0].tools[0].name",
+        ),
+        ({"input": [{"type": "additional_tools", "tools": [FUNCTION]}]}, "input"),
         ({"tools": [FUNCTION, FUNCTION | {"type": "custom"}]}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),

@@ -137,6 +137,10 @@ RESPONSES: list[dict[str, Any]] = [
     *({"tools": [tool]} for tool in FLAT_TOOLS),
     *({"tools": [NAMESPACE | {"tools": [tool]}]} for tool in FLAT_TOOLS),
     *(
+        {"input": [SAYS, {"type": "additional_tools", "tools": [tool]}]}
+        for tool in (*FLAT_TOOLS, *(NAMESPACE | {"tools": [tool]} for tool in FLAT_TOOLS))
+    ),
+    *(
         {"tools": offered(kind), "tool_choice": choice}
         for kind in ("function", "custom")
         for one in ({"type": kind, "name": "f", "namespace": "n"},)

@@ -30,7 +30,7 @@ from chatapi.wire.messages import (
     UserPart,
 )
 from chatapi.wire.parameters import ToolName
-from chatapi.wire.protocols.responses.tools import flat_name
+from chatapi.wire.protocols.responses.tools import Tools, flat_name
 
 # What a tool message says whose output is pictures or files, which only a user message can hold.
 OUTPUT_BEHIND: Final = "The output is in the next message."
@@ -179,6 +179,14 @@ class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
     id: Id
 
 
+# Codex sends its tools in one, and none in the request's own `tools`, for models that its catalog marks with
+# `use_responses_lite`.
+class AdditionalTools(_Tagged, frozen=True, tag="additional_tools", kw_only=True):
+    """Tools that the model may call, beside those of the request."""
+
+    tools: Tools
+
+
 class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
     """A search that OpenAI's servers made. It has no text, so it is left out."""
 
@@ -186,7 +194,6 @@ class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
 # Items of OpenAI's own tools, whose outputs a conversation would lack without them.
 BUILT_IN: Final = frozenset(
     {
-        "additional_tools",
         "apply_patch_call",
         "apply_patch_call_output",
         "code_interpreter_call",
@@ -214,7 +221,7 @@ Call = FunctionCallItem | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
 LeftOut = WebSearchCall
-Item = WholeItem | ItemReference | LeftOut
+Item = WholeItem | ItemReference | AdditionalTools | LeftOut
 # By the item's type.
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)

@@ -1,5 +1,6 @@
 """The body of `POST /v1/responses` (OpenAI's API reference, "Create a model response")."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
+    AdditionalTools,
     Conversation,
     Item,
     ItemReference,
@@ -22,6 +24,7 @@ from chatapi.wire.protocols.responses.items import (
 )
 from chatapi.wire.protocols.responses.response import DEFAULTS
 from chatapi.wire.protocols.responses.tools import (
+    Tool,
     ToolChoice,
     Tools,
     chat_choice,
@@ -188,6 +191,15 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return {f"input[{index}]": item for index, item in enumerate(self.input or ())}
 
     @property
+    def _all_tools(self) -> dict[str, Tool]:
+        """The request's tools and those of its items, by their paths."""
+        tools = {f"tools[{index}]": tool for index, tool in enumerate(self.tools or ())}
+        for path, item in self._sent_items.items():
+            if isinstance(item, AdditionalTools):
+                tools |= {f"{path}.tools[{index}]": tool for index, tool in enumerate(item.tools)}
+        return tools
+
+    @property
     def references(self) -> dict[str, str]:
         """The paths of the ids of items of earlier responses that the input refers to, by id."""
         items = self._sent_items.items()
@@ -204,8 +216,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         messages = conversation.end()
         if not messages:
             raise InvalidRequest("Invalid value for 'input': there is nothing to answer.", "input")
-        forwarded = chat_tools(self.tools or [])
-        context = self._context()
+        tools = self._all_tools
+        forwarded = chat_tools(tools)
+        context = self._context(tools.values())
         items = [*resolved.previous, *own_items.values()]
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
         # The client gets an answer that it can't continue; its object says `store: false`.
@@ -226,7 +239,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
-            ignored=(*self.ignored, *left_out(self.tools or []), *dropped),
+            ignored=(*self.ignored, *left_out(tools), *dropped),
             is_background=self.background is True,
             state=state,
             # With what it refers to: the same words behind another answer are another request.
@@ -241,7 +254,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         for path, item in self._sent_items.items():
             if isinstance(item, LeftOut):
                 dropped.append(path)
-            else:
+            elif not isinstance(item, AdditionalTools):
                 items[path] = resolved.items[item.id] if isinstance(item, ItemReference) else item
         return items, dropped
 
@@ -287,11 +300,11 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise InvalidRequest(message, "tool_choice")
         return {}
 
-    def _context(self) -> dict[str, Any]:
-        """Return what the response needs to know; see `response.Response`."""
+    def _context(self, tools: Iterable[Tool]) -> dict[str, Any]:
+        """Return what the response to a request with these tools needs to know; see `response.Response`."""
         reasoning = self.reasoning or ReasoningOptions()
         context: dict[str, Any] = {"echo": self._echo(), "is_stored": True}
-        if names := namespaces(self.tools or []):
+        if names := namespaces(tools):
             context["namespaces"] = names
         if reasoning.summary or reasoning.generate_summary:
             context["has_summary"] = True
