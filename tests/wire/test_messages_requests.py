@@ -82,9 +82,13 @@ def assistant(*content: Any) -> dict[str, Any]:
     return turn(*content, role="assistant")
 
 
+def change(kind: str, **tool: Any) -> dict[str, Any]:
+    return {"type": f"tool_{kind}", "tool": {"type": "tool_reference", "name": "get_weather"} | tool}
+
+
 CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "a string": ([USER], [USER]),
-    "nothing": ([turn(""), turn("", role="system")], [turn(""), turn("", role="system")]),
+    "nothing": ([turn(""), turn("", role="system")], [turn("")]),
     "a block": ([turn(text("Hello!"))], [USER]),
     "blocks": ([turn(text("a"), text(""), text("b"))], [turn(text("a"), text("b"))]),
     "a picture": ([turn(text("a"), {"type": "image", "source": PNG})], [turn(text("a"), PICTURE)]),
@@ -173,6 +177,17 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "instructions between turns": (
         [turn("a"), turn(text("be brief"), role="system"), turn("b")],
         [turn("a"), turn("be brief", role="system"), turn("b")],
+    ),
+    "changes of the tools are dropped": (
+        [
+            turn("a"),
+            turn(change("addition"), change("removal"), role="system"),
+            {"role": "system", "output_config": {"effort": "low"}},
+            assistant("b"),
+            turn("c"),
+            turn(text("be brief"), change("addition"), role="system"),
+        ],
+        [turn("a"), assistant("b"), turn("c"), turn("be brief", role="system")],
     ),
 }
 
@@ -414,6 +429,10 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         (
             {"messages": [USER, *[assistant(*[THOUGHT] * (MAX_CONTENT_PARTS // 2 + 1))] * 2, USER]},
             "messages[1].content",
+        ),
+        (
+            {"messages": [USER, turn(change("addition", type="tool_definition"), role="system")]},
+            "messages[1].content[0].tool.type",
         ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"temperature": 1.5}, "temperature"),

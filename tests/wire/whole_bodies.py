@@ -61,6 +61,10 @@ PROMPTS: list[dict[str, Any]] = [
     *(results(content=[block]) for block in BLOCKS),
     {"messages": [HELLO, {"role": "system", "content": "s"}]},
     {"messages": [HELLO, turn("system", TEXT | MARK)]},
+    *(
+        {"messages": [HELLO, turn("system", TEXT, {"type": kind, "tool": {"type": "tool_reference"}})]}
+        for kind in ("tool_addition", "tool_removal")
+    ),
     {"system": "s"},
     {"system": [TEXT | MARK]},
     {"tools": [TOOLS[0] | {"description": "d", "strict": True} | MARK]},

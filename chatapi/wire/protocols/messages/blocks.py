@@ -213,9 +213,32 @@ DroppedBlock = (
     | MCPToolUseBlock
     | MCPToolResultBlock
 )
+
+
+class ReferredTool(msgspec.Struct, frozen=True):
+    """A tool of the request, or those of a server of MCP."""
+
+    # Not `tool_definition`: nothing but this block would have that tool.
+    type: Literal["tool_reference", "mcp_tool_reference", "mcp_toolset_reference"]
+
+
+# Claude Code sends all its tools in `tools` and these blocks in the conversation, where they stay.
+class ToolAdditionBlock(Dropped, frozen=True, tag="tool_addition"):
+    """From here on, the model may call this tool."""
+
+    tool: ReferredTool
+
+
+class ToolRemovalBlock(Dropped, frozen=True, tag="tool_removal"):
+    """From here on, the model may not call this tool."""
+
+    tool: ReferredTool
+
+
 UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
 AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | DroppedBlock
-Block = UserBlock | ResultBlock | AssistantBlock
+SystemBlock = TextBlock | ToolAdditionBlock | ToolRemovalBlock
+Block = UserBlock | ResultBlock | AssistantBlock | SystemBlock
 
 
 class _Turn(msgspec.Struct, frozen=True, tag_field="role"):
@@ -235,10 +258,11 @@ class AssistantTurn(_Turn, frozen=True, tag="assistant"):
     content: str | Annotated[list[AssistantBlock], Meta(max_length=MAX_CONTENT_PARTS)]
 
 
+# Its content may be left out: a turn may have an `output_config` instead, which is dropped.
 class SystemTurn(_Turn, frozen=True, tag="system"):
     """Instructions from here on."""
 
-    content: str | Annotated[list[TextBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+    content: str | Annotated[list[SystemBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)] = ""
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn

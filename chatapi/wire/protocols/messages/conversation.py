@@ -80,8 +80,8 @@ def to_messages(
             case UserTurn():
                 messages += _user_messages(blocks)
             case SystemTurn():
-                texts = _text_parts([block for _, block in blocks if isinstance(block, TextBlock)])
-                messages.append(SystemMessage(_message_content(texts, _content_param(blocks))))
+                if parts := _text_parts([block for _, block in blocks if isinstance(block, TextBlock)]):
+                    messages.append(SystemMessage(_message_content(parts, _content_param(blocks))))
             case AssistantTurn():
                 messages += _assistant_messages(blocks, to_name)
                 open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
