@@ -329,11 +329,18 @@ def test_a_long_name_of_a_tool_is_short_upstream_and_comes_back() -> None:
 
 
 def test_what_nobody_can_receive_is_named() -> None:
+    toolset = {"type": "mcp_toolset", "mcp_server_name": "s"}
     request = asked(
-        tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}, TOOL],
+        tools=[
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+            {"type": "advisor_20260301", "name": "advisor", "model": "m"},
+            *(toolset, toolset | {"mcp_server_name": "t"}),
+            TOOL,
+        ],
         container="c", context_management={}, mcp_servers=[], inference_geo="eu", cache_control={},
     )  # fmt: skip
-    named = {"container", "context_management", "mcp_servers", "inference_geo", "tools[0]"}
+    named = {"container", "context_management", "mcp_servers", "inference_geo"}
+    named |= {f"tools[{index}]" for index in range(4)}
     assert (set(request.ignored), len(json.loads(bytes(request.tools)))) == (named, 1)
 
 
@@ -440,7 +447,10 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"stop_sequences": ["a"] * 33}, "stop_sequences"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tools": [{"type": "computer_toolset_20260801"}]}, "tools[0].type"),
         ({"tools": [TOOL] * 1_025}, "tools"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
