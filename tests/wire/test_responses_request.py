@@ -28,6 +28,7 @@ CHAT_FUNCTION = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object"}, "strict": True},
 }
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
 HELLO = {"role": "user", "content": "hi"}
 SPACE = {"type": "namespace", "name": "town", "description": "Of Paris."}
 
@@ -81,8 +82,9 @@ def refusal(**members: Any) -> InvalidRequest:
                     {
                         "role": "user",
                         "content": [
-                            {"type": "input_image", "image_url": PIXEL, "detail": "low"},
-                            {"type": "input_file", "file_data": PDF, "filename": "a.pdf"},
+                            {"type": "input_text", "text": "hi"} | BREAKPOINT,
+                            {"type": "input_image", "image_url": PIXEL, "detail": "low"} | BREAKPOINT,
+                            {"type": "input_file", "file_data": PDF, "filename": "a.pdf"} | BREAKPOINT,
                         ],
                     }
                 ]
@@ -92,8 +94,9 @@ def refusal(**members: Any) -> InvalidRequest:
                     {
                         "role": "user",
                         "content": [
-                            {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
-                            {"type": "file", "file": {"file_data": PDF, "filename": "a.pdf"}},
+                            {"type": "text", "text": "hi"} | BREAKPOINT,
+                            {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}} | BREAKPOINT,
+                            {"type": "file", "file": {"file_data": PDF, "filename": "a.pdf"}} | BREAKPOINT,
                         ],
                     }
                 ]

@@ -81,11 +81,12 @@ PROMPTS: list[dict[str, Any]] = [
     {"metadata": {"user_id": "u"}},
 ]
 
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
 INPUT_PARTS = [
-    {"type": "input_text", "text": "a"},
-    {"type": "input_image", "image_url": "https://a.example/x", "detail": "low"},
+    {"type": "input_text", "text": "a"} | BREAKPOINT,
+    {"type": "input_image", "image_url": "https://a.example/x", "detail": "low"} | BREAKPOINT,
     {"type": "input_image", "image_url": "https://a.example/x", "file_id": "i"},
-    {"type": "input_file", "file_data": "AAAA", "filename": "n"},
+    {"type": "input_file", "file_data": "AAAA", "filename": "n"} | BREAKPOINT,
     {"type": "input_file", "file_data": "AAAA", "file_id": "i"},
     {"type": "input_file", "file_data": "AAAA", "file_url": "https://a.example/x"},
 ]

@@ -23,6 +23,7 @@ from chatapi.wire.messages import (
     ImagePart,
     ImageUrl,
     Message,
+    PromptCacheBreakpoint,
     SystemMessage,
     TextPart,
     ToolMessage,
@@ -45,6 +46,7 @@ class InputText(_Tagged, frozen=True, tag="input_text"):
     """A piece of text."""
 
     text: str
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
 class InputImage(_Tagged, frozen=True, tag="input_image"):
@@ -53,6 +55,7 @@ class InputImage(_Tagged, frozen=True, tag="input_image"):
     image_url: str | None = None
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
 class InputFile(_Tagged, frozen=True, tag="input_file"):
@@ -62,6 +65,7 @@ class InputFile(_Tagged, frozen=True, tag="input_file"):
     filename: Id | None = None
     file_id: str | None = None
     file_url: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
 class OutputText(_Tagged, frozen=True, tag="output_text"):
@@ -358,7 +362,7 @@ class Conversation:
     def _part(self, part: MessagePart, path: str) -> TextPart | ImagePart | FilePart:
         match part:
             case InputText():
-                return TextPart(part.text)
+                return TextPart(part.text, part.prompt_cache_breakpoint)
             case InputImage():
                 return self._image(part, path)
             case InputFile():
@@ -380,7 +384,7 @@ class Conversation:
             raise _invalid(param, broken.allowed, broken.code) from None
         if image.is_remote:
             self.media_param = self.media_param or param
-        return ImagePart(image)
+        return ImagePart(image, part.prompt_cache_breakpoint)
 
 
 def _file(part: InputFile, path: str) -> FilePart:
@@ -390,9 +394,10 @@ def _file(part: InputFile, path: str) -> FilePart:
     if part.file_data is None:
         raise _missing(f"{path}.file_data")
     try:
-        return FilePart(File(file_data=part.file_data, filename=part.filename))
+        file = File(file_data=part.file_data, filename=part.filename)
     except Violation as broken:
         raise _invalid(f"{path}.file_data", broken.allowed, broken.code) from None
+    return FilePart(file, part.prompt_cache_breakpoint)
 
 
 def _invalid(param: str, allowed: str, code: str = "invalid_value") -> InvalidRequest:
