@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from chatapi.wire.protocols.responses import items, tools
+from chatapi.wire.protocols.responses import items, parts, tools
 from chatapi.wire.protocols.responses.request import ReasoningOptions, ResponsesRequest, TextOptions
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/responses.md").read_text()
@@ -17,7 +17,7 @@ OPTIONS = [
     *(f"reasoning.{name}" for name in ReasoningOptions.__struct_fields__),
     *(f"text.{name}" for name in TextOptions.__struct_fields__),
 ]
-KINDS = (*get_args(items.Item), *get_args(items.MessagePart), items.SummaryText, items.ReasoningText)
+KINDS = (*get_args(items.Item), *get_args(parts.MessagePart), parts.SummaryText, parts.ReasoningText)
 TAGS = {str(kind.__struct_config__.tag) for kind in (*KINDS, *get_args(tools.Tool), tools.FlatAllowedTools)}
 
 

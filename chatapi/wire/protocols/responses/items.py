@@ -23,7 +23,6 @@ from chatapi.wire.messages import (
     ImagePart,
     ImageUrl,
     Message,
-    PromptCacheBreakpoint,
     SystemMessage,
     TextPart,
     ToolMessage,
@@ -31,73 +30,27 @@ from chatapi.wire.messages import (
     UserPart,
 )
 from chatapi.wire.parameters import ToolName
+from chatapi.wire.protocols.responses.parts import (
+    InputFile,
+    InputImage,
+    InputParts,
+    InputText,
+    MessagePart,
+    MessageParts,
+    OutputRefusal,
+    OutputText,
+    ReasoningText,
+    SummaryText,
+    Tagged,
+)
 from chatapi.wire.protocols.responses.tools import Tools, flat_name
 
 # What a tool message says whose output is pictures or files, which only a user message can hold.
 OUTPUT_BEHIND: Final = "The output is in the next message."
 _BETWEEN_MESSAGES: Final = "\n\n"
 
-
-class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of content parts."""
-
-
-class InputText(_Tagged, frozen=True, tag="input_text"):
-    """A piece of text."""
-
-    text: str
-    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
-
-
-class InputImage(_Tagged, frozen=True, tag="input_image"):
-    """A picture: a `data:` URL, or the URL of a remote one."""
-
-    image_url: str | None = None
-    file_id: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
-    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
-
-
-class InputFile(_Tagged, frozen=True, tag="input_file"):
-    """A file in base64."""
-
-    file_data: str | None = None
-    filename: Id | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
-
-
-class OutputText(_Tagged, frozen=True, tag="output_text"):
-    """A piece of an earlier answer."""
-
-    text: str
-
-
-class OutputRefusal(_Tagged, frozen=True, tag="refusal"):
-    """A piece of an earlier refusal."""
-
-    refusal: str
-
-
-class SummaryText(_Tagged, frozen=True, tag="summary_text"):
-    """A piece of a reasoning's summary."""
-
-    text: str
-
-
-class ReasoningText(_Tagged, frozen=True, tag="reasoning_text"):
-    """A piece of a reasoning."""
-
-    text: str
-
-
 # A model may call a tool that does not exist, by a name that no tool has.
 CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
-InputPart = InputText | InputImage | InputFile
-InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
-MessagePart = InputPart | OutputText | OutputRefusal
-MessageParts = Annotated[list[MessagePart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
 
 
 class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
@@ -177,7 +130,7 @@ class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
         return "\n\n".join(part.text for part in self.content or self.summary or ())
 
 
-class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
+class ItemReference(Tagged, frozen=True, tag="item_reference", kw_only=True):
     """An item of an earlier response, by its id."""
 
     id: Id
@@ -185,7 +138,7 @@ class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
 
 # Codex sends its tools in one, and none in the request's own `tools`, for models that its catalog marks with
 # `use_responses_lite`.
-class AdditionalTools(_Tagged, frozen=True, tag="additional_tools", kw_only=True):
+class AdditionalTools(Tagged, frozen=True, tag="additional_tools", kw_only=True):
     """Tools that the model may call, beside those of the request."""
 
     tools: Tools
