@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from chatapi.wire.protocols.responses import items, parts, tools
-from chatapi.wire.protocols.responses.request import ReasoningOptions, ResponsesRequest, TextOptions
+from chatapi.wire.protocols.responses.options import ReasoningOptions, TextOptions
+from chatapi.wire.protocols.responses.request import ResponsesRequest
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/responses.md").read_text()
 # Only the service sets these.
