@@ -11,6 +11,7 @@ from chatapi.wire.deltas import Finished, Started, Text, TokenLogprob, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
+from chatapi.wire.parameters import PromptCacheOptions
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.protocol import Answer
@@ -232,7 +233,10 @@ def test_what_is_ours_is_not_sent() -> None:
 
 
 def test_unknown_parameters_are_ignored_by_name() -> None:
-    assert request("responses", input="hi", client_metadata={}, seed=1).ignored == ("client_metadata", "seed")
+    options = {"mode": "explicit", "prewarm": False, "comparison_response_id": "resp_1"}
+    asked = request("responses", input="hi", client_metadata={}, seed=1, prompt_cache_options=options)
+    assert asked.ignored == ("client_metadata", "seed", "prompt_cache_options.comparison_response_id")
+    assert asked.prompt_cache_options == PromptCacheOptions("explicit")
 
 
 # ---- the assistant's turn
@@ -582,6 +586,8 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"context_management": []}, "context_management"),
+        ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+        ({"prompt_cache_options": {"ttl": "12h"}}, "prompt_cache_options.ttl"),
         ({"background": True, "store": False}, "background"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"metadata": {"a": 1}}, "metadata"),

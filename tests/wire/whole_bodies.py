@@ -155,6 +155,8 @@ RESPONSES: list[dict[str, Any]] = [
     {"text": {"format": FORMAT | {"name": "n", "description": "d", "strict": True}}},
     {"reasoning": {"effort": "low", "summary": "auto", "context": "all_turns", "mode": "pro"}},
     {"reasoning": {"generate_summary": "auto"}},
+    {"prompt_cache_options": {"mode": "explicit", "comparison_response_id": "r"}},
+    {"prompt_cache_options": {"prewarm": True}},
 ]  # fmt: skip
 OPTIONS = {"stream_options": {"include_usage": True, "include_obfuscation": True}}
 WHOLE: dict[str, list[dict[str, Any]]] = {

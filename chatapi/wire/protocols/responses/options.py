@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from chatapi.wire import parameters
+from chatapi.wire.invalid_request import Violation
 
 _Summary = Literal["auto", "concise", "detailed"]
 
@@ -44,6 +45,24 @@ class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     # Accepted without effect: chat completions have no such parameters.
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard", "pro"] | None = None
+
+
+class CacheOptions(parameters.PromptCacheOptions, frozen=True):
+    """How prompts are cached."""
+
+    prewarm: bool = False
+    # It asks for a diagnosis in the response, which chat completions do not have.
+    comparison_response_id: str | None = None
+
+    def __post_init__(self) -> None:
+        # The client would pay for an answer that it does not want.
+        if self.prewarm:
+            raise Violation("prewarm", "an answer is always generated here", "unsupported_parameter")
+
+    @property
+    def as_chat(self) -> parameters.PromptCacheOptions:
+        """The options as chat completions have them."""
+        return parameters.PromptCacheOptions(self.mode, self.ttl)
 
 
 class ResponsesStreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):

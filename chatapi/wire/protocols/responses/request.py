@@ -22,7 +22,12 @@ from chatapi.wire.protocols.responses.items import (
     MessageItem,
     WholeItem,
 )
-from chatapi.wire.protocols.responses.options import ReasoningOptions, ResponsesStreamOptions, TextOptions
+from chatapi.wire.protocols.responses.options import (
+    CacheOptions,
+    ReasoningOptions,
+    ResponsesStreamOptions,
+    TextOptions,
+)
 from chatapi.wire.protocols.responses.response import DEFAULTS
 from chatapi.wire.protocols.responses.tools import (
     Tool,
@@ -97,7 +102,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     user: parameters.User | None = None
     safety_identifier: parameters.SafetyIdentifier | None = None
     prompt_cache_key: parameters.CacheKey | None = None
-    prompt_cache_options: parameters.PromptCacheOptions | None = None
+    prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: parameters.PromptCacheRetention | None = None
     service_tier: parameters.ServiceTier | None = None
     moderation: parameters.Moderation | None = None
@@ -118,7 +123,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     rewritten: ClassVar = frozenset(
         {"input", "instructions", "previous_response_id", "ignored", "stream", "background", "store"}
         | {"max_output_tokens", "text", "reasoning", "include", "top_logprobs"}
-        | {"tools", "tool_choice", "parallel_tool_calls"}
+        | {"tools", "tool_choice", "parallel_tool_calls", "prompt_cache_options"}
     )
     refused: ClassVar = frozenset({"resolved", *_UNSUPPORTED})
     # The response repeats some of them.
@@ -167,6 +172,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise UnresolvedReferences(self.previous_response_id, self.references)
         resolved = self.resolved or Resolved()
         own_items, dropped = self._own_items(resolved)
+        cache = self.prompt_cache_options or CacheOptions()
+        if cache.comparison_response_id is not None:
+            dropped.append("prompt_cache_options.comparison_response_id")
         conversation = self._conversation(resolved.previous, own_items)
         messages = conversation.end()
         if not messages:
@@ -194,6 +202,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
+            prompt_cache_options=self.prompt_cache_options and cache.as_chat,
             ignored=(*self.ignored, *left_out(tools), *dropped),
             is_background=self.background is True,
             state=state,
