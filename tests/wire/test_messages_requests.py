@@ -143,6 +143,22 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [USER, assistant("a"), USER],
     ),
+    "all that Anthropic answers may be in old turns; a summary is a text": (
+        [
+            USER,
+            assistant(
+                {"type": "compaction", "content": "They said hello.", "encrypted_content": "x"},
+                {"type": "compaction", "content": None},
+                {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}},
+                {"type": "advisor_tool_result", "tool_use_id": "srvtoolu_1", "content": {}},
+                {"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []},
+                {"type": "container_upload", "file_id": "file_1"},
+                text("a"),
+            ),
+            USER,
+        ],
+        [USER, assistant("They said hello.\n\na"), USER],
+    ),
     "a call and its result": (
         [USER, assistant(text("a"), use("1", city="Tokyo")), turn(result("1", content="sunny"))],
         [

@@ -54,6 +54,7 @@ PROMPTS: list[dict[str, Any]] = [
     *({"messages": [turn("user", block)]} for block in BLOCKS),
     *({"messages": [HELLO, turn("assistant", block, TEXT), HELLO]} for block in (TEXT | MARK, *THOUGHTS)),
     {"messages": [HELLO, {"role": "assistant", "content": "a"}, HELLO]},
+    {"messages": [HELLO, turn("assistant", {"type": "compaction", "content": "a"} | MARK), HELLO]},
     {"messages": [HELLO, turn("assistant", USE | MARK), results()["messages"][2]]},
     results(content="a", is_error=True, **MARK),
     {"messages": [HELLO, turn("assistant", USE | {"id": "uAAAA"}), results()["messages"][2]]},

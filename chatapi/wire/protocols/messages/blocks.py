@@ -162,6 +162,14 @@ class RedactedThinkingBlock(Tagged, frozen=True, tag="redacted_thinking"):
         return Thought(data=self.data)
 
 
+class CompactionBlock(Tagged, frozen=True, tag="compaction"):
+    """A summary, made by Anthropic's servers, of the conversation before it."""
+
+    # None if they could not make one.
+    content: str | None = None
+    cache_control: CacheControl | None = None
+
+
 # Clients send back all of an earlier answer, which may be one of Anthropic's own. Refusing it would end a
 # conversation that moves from there to here.
 class ServerToolUseBlock(Dropped, frozen=True, tag="server_tool_use"):
@@ -202,6 +210,22 @@ class MCPToolResultBlock(Dropped, frozen=True, tag="mcp_tool_result"):
     pass
 
 
+class MCPToolListingBlock(Dropped, frozen=True, tag="mcp_tool_listing"):
+    pass
+
+
+class AdvisorToolResultBlock(Dropped, frozen=True, tag="advisor_tool_result"):
+    pass
+
+
+class ContainerUploadBlock(Dropped, frozen=True, tag="container_upload"):
+    pass
+
+
+class FallbackBlock(Dropped, frozen=True, tag="fallback"):
+    """Where another model of Anthropic's went on with the answer."""
+
+
 DroppedBlock = (
     ServerToolUseBlock
     | WebSearchToolResultBlock
@@ -212,6 +236,10 @@ DroppedBlock = (
     | ToolSearchToolResultBlock
     | MCPToolUseBlock
     | MCPToolResultBlock
+    | MCPToolListingBlock
+    | AdvisorToolResultBlock
+    | ContainerUploadBlock
+    | FallbackBlock
 )
 
 
@@ -236,7 +264,9 @@ class ToolRemovalBlock(Dropped, frozen=True, tag="tool_removal"):
 
 
 UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
-AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | DroppedBlock
+AssistantBlock = (
+    TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | CompactionBlock | DroppedBlock
+)
 SystemBlock = TextBlock | ToolAdditionBlock | ToolRemovalBlock
 Block = UserBlock | ResultBlock | AssistantBlock | SystemBlock
 
