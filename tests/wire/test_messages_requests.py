@@ -288,7 +288,10 @@ FORMAT = {
         ({"output_config": {"format": SCHEMA}}, {"response_format": FORMAT}),
         ({"output_format": SCHEMA}, {"response_format": FORMAT}),
         ({"top_k": 5}, {"top_k": 5}),
-        ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
+        *(
+            ({"thinking": {"type": "adaptive"} | more}, {"thinking": {"type": "adaptive"} | more})
+            for more in ({}, {"display": "updates", "block_binding": {"prefix_mismatch_behavior": "error"}})
+        ),
         ({"stream": True}, {}),
     ],
 )

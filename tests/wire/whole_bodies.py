@@ -38,6 +38,7 @@ THOUGHTS = [
 ]
 TOOLS = [{"name": "f", "input_schema": SCHEMA}, {"name": "fAAAA", "input_schema": SCHEMA}]
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
+THINKING = {"display": "updates", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 
 
 def turn(role: str, *content: Any) -> dict[str, Any]:
@@ -75,8 +76,8 @@ PROMPTS: list[dict[str, Any]] = [
         for kind in ("auto", "any")
     ),
     {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}},
-    {"thinking": {"type": "enabled", "budget_tokens": 2_000, "display": "omitted"}},
-    {"thinking": {"type": "adaptive", "display": "omitted"}},
+    {"thinking": {"type": "enabled", "budget_tokens": 2_000} | THINKING},
+    {"thinking": {"type": "adaptive"} | THINKING},
     {"output_config": {"effort": "low", "format": FORMAT}},
     {"output_format": FORMAT},
     {"metadata": {"user_id": "u"}},

@@ -97,18 +97,27 @@ class ToolNameChoice(Tagged, frozen=True, tag="tool"):
     disable_parallel_tool_use: bool = False
 
 
+# Texts and not literals, here and below: Anthropic adds values, and only its deployments read them.
+class BlockBinding(_Plain, frozen=True):
+    """What becomes of a `thinking` block of another conversation."""
+
+    prefix_mismatch_behavior: parameters.ShortText | None = None
+
+
 class EnabledThinking(Tagged, frozen=True, tag="enabled"):
     """Think, with a budget."""
 
     # Anthropic's least budget; a smaller one would be an error there, too.
     budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=caps.MAX_OUTPUT_TOKENS)]
-    display: Literal["summarized", "omitted"] | None = None
+    display: parameters.ShortText | None = None
+    block_binding: BlockBinding | None = None
 
 
 class AdaptiveThinking(Tagged, frozen=True, tag="adaptive"):
     """Think as much as the task needs."""
 
-    display: Literal["summarized", "omitted"] | None = None
+    display: parameters.ShortText | None = None
+    block_binding: BlockBinding | None = None
 
 
 class ThinkingBetweenTools(Tagged, frozen=True, tag="between_tools"):
