@@ -107,6 +107,23 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
             )
         ],
     ),
+    "documents with long titles": (
+        [
+            turn(
+                {"type": "document", "source": PDF, "title": "t" * 500},
+                {"type": "document", "source": {"type": "content", "content": "a"}, "title": "t" * 500},
+            )
+        ],
+        [
+            turn(
+                {
+                    "type": "file",
+                    "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "t" * 256},
+                },
+                *(text("t" * 500), text("a")),
+            )
+        ],
+    ),
     "documents of text": (
         [
             turn(
@@ -432,6 +449,10 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         (
             {"messages": [turn({"type": "document", "source": PDF | {"data": "é"}})]},
             "messages[0].content[0].source.data",
+        ),
+        (
+            {"messages": [turn({"type": "document", "source": PDF, "title": "t" * 501})]},
+            "messages[0].content[0].title",
         ),
         ({"messages": [USER, assistant("pre")]}, "messages[1].role"),
         ({"messages": [USER, assistant(use("1")), USER]}, "messages[1].content"),

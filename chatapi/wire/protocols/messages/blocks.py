@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire.caps import MAX_BASE64_CHARS, MAX_CONTENT_PARTS
+from chatapi.wire.caps import MAX_BASE64_CHARS, MAX_CONTENT_PARTS, MAX_ID_CHARS
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, Thought
 
-_Text = Annotated[str, Meta(max_length=256)]
+# Anthropic's limit.
+_Title = Annotated[str, Meta(max_length=500)]
 _EXPECTED_DATA: Final = f"expected base64 of at most {MAX_BASE64_CHARS} characters"
 
 
@@ -81,7 +82,7 @@ class Base64Document(Tagged, frozen=True, tag="base64"):
 
     def part(self, title: str) -> FilePart:
         data = f"data:{self.media_type};base64,{self.data}"
-        return FilePart(File(file_data=data, filename=title or "document.pdf"))
+        return FilePart(File(file_data=data, filename=title[:MAX_ID_CHARS] or "document.pdf"))
 
 
 class TextDocument(Tagged, frozen=True, tag="text"):
@@ -101,7 +102,7 @@ class DocumentBlock(Tagged, frozen=True, tag="document"):
     """A document."""
 
     source: Base64Document | TextDocument | ContentDocument
-    title: _Text | None = None
+    title: _Title | None = None
     context: str | None = None
     cache_control: CacheControl | None = None
 
