@@ -148,7 +148,7 @@ class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
     """A search that OpenAI's servers made. It has no text, so it is left out."""
 
 
-# Items of OpenAI's own tools, whose outputs a conversation would lack without them.
+# Items of OpenAI's own tools and servers, without which the conversation would be another one.
 BUILT_IN: Final = frozenset(
     {
         "apply_patch_call",
@@ -158,6 +158,7 @@ BUILT_IN: Final = frozenset(
         "compaction_trigger",
         "computer_call",
         "computer_call_output",
+        "configuration_update",
         "file_search_call",
         "image_generation_call",
         "local_shell_call",
