@@ -46,7 +46,8 @@ _TRANSLATED: Final = frozenset(
     | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
     | {"response_format", "reasoning_effort", "extras"}
 )
-# They only tune the answer, or belong to a parameter that is refused.
+# Without them the answer may be another one, but none that the client must not get. Or they belong to a
+# parameter that is refused.
 _LEFT_OUT: Final = frozenset(
     {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
     | {"function_call", "audio", "prediction", "metadata", "store", "service_tier"}
