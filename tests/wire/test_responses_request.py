@@ -227,6 +227,7 @@ def test_plain_text_needs_no_format(text: dict[str, Any]) -> None:
 
 def test_what_is_ours_is_not_sent() -> None:
     members = {"store": True, "truncation": "auto", "max_tool_calls": 3, "stream": True}
+    members |= {"reasoning": {"context": "auto", "mode": "any of OpenAI's words"}}
     assert sent("responses", input="hi", **members, stream_options={"include_obfuscation": True}) == sent(
         "responses", input="hi"
     )

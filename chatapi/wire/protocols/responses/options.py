@@ -44,7 +44,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     generate_summary: _Summary | None = None
     # Accepted without effect: chat completions have no such parameters.
     context: Literal["auto", "current_turn", "all_turns"] | None = None
-    mode: Literal["standard", "pro"] | None = None
+    mode: parameters.ShortText | None = None
 
 
 class CacheOptions(parameters.PromptCacheOptions, frozen=True):
