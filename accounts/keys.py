@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import Case, F, QuerySet, Value, When
 from django.db.models.functions import Now
 
 from accounts import api_keys
@@ -90,6 +90,19 @@ def status(row: APIKey, now: datetime) -> str:
     if not row.project.organization.is_active:
         return "organization inactive"
     return "active" if row.project.is_active else "project archived"
+
+
+def with_status(rows: QuerySet[APIKey], wanted: str, now: datetime) -> QuerySet[APIKey]:
+    """Return the keys whose `status` is the wanted one."""
+    found = Case(
+        When(revoked_at__isnull=False, then=Value("revoked")),
+        When(expires_at__lte=now, then=Value("expired")),
+        When(is_active=False, then=Value("disabled")),
+        When(project__organization__is_active=False, then=Value("organization inactive")),
+        When(project__is_active=False, then=Value("project archived")),
+        default=Value("active"),
+    )
+    return rows.alias(status=found).filter(status=wanted)
 
 
 def get_or_create_project(organization: str, project: str) -> Project:

@@ -57,6 +57,12 @@ _MODELS_PAGE = [
     ),
     new_parameter("query", "after_id", TEXT, "The `last_id` of the page before."),
     new_parameter("query", "before_id", TEXT, "The `first_id` of the page behind."),
+    new_parameter(
+        "query",
+        "lifecycle[]",
+        {"type": "array", "items": {"enum": ["active", "deprecated", "retired"], **TEXT}},
+        "Only models in these stages.",
+    ),
 ]
 
 

@@ -1,7 +1,7 @@
 """The answers of the client routes as typed objects: models, keys, receipts. /docs shows these types."""
 
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -33,7 +33,8 @@ class Model(Struct, frozen=True, kw_only=True):
     created_at: str
     max_input_tokens: int
     max_tokens: int
-    lifecycle: Literal["active"] = "active"
+    lifecycle: Literal["active", "deprecated"]
+    deprecated_at: str | None
     alias_of: str | UnsetType = UNSET
 
 
@@ -213,6 +214,10 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 def model(row: ServedModel, name: str) -> Model:
     """Return the model as clients see it by that name: its id or an alias."""
+    deprecated_at = None
+    # Anthropic's models have null while they are active, also if the day is known.
+    if row.deprecated_on is not None and row.deprecated_on <= datetime.now(UTC).date():
+        deprecated_at = _rfc3339(datetime.combine(row.deprecated_on, time(), UTC))
     return Model(
         id=name,
         # OpenAI has Unix seconds; `created_at` is Anthropic's, in RFC 3339.
@@ -223,6 +228,8 @@ def model(row: ServedModel, name: str) -> Model:
         created_at=_rfc3339(row.created_at),
         max_input_tokens=row.context_window,
         max_tokens=row.max_output_tokens,
+        lifecycle="deprecated" if deprecated_at else "active",
+        deprecated_at=deprecated_at,
         alias_of=UNSET if name == row.id else row.id,
     )
 

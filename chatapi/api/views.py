@@ -28,6 +28,9 @@ from usage.models import Generation
 from usage.rollups.refused_requests import refused_requests
 
 _MODELS_LIMIT = re.compile(r"[1-9][0-9]{0,2}|1000")
+# As Anthropic's SDKs write a list. No model here is retired: such models are not served.
+_LIFECYCLE = "lifecycle[]"
+_LIFECYCLES = frozenset({"active", "deprecated", "retired"})
 log = logging.getLogger(__name__)
 
 
@@ -125,9 +128,14 @@ class Models(ClientRoute):
         limit = query.get("limit")
         if limit is not None and not _MODELS_LIMIT.fullmatch(limit):
             raise InvalidRequest("Invalid value for 'limit': it must be a number from 1 to 1000.", "limit")
+        stages = query.getlist(_LIFECYCLE)
+        if not _LIFECYCLES.issuperset(stages):
+            allowed = "supported values are 'active', 'deprecated' and 'retired'"
+            raise InvalidRequest(f"Invalid value for '{_LIFECYCLE}': {allowed}.", _LIFECYCLE)
+        models = [resources.model(rows[id_], name) for name, id_ in sorted(served.items()) if id_ in rows]
         return respond(
             resources.models_page(
-                [resources.model(rows[id_], name) for name, id_ in sorted(served.items()) if id_ in rows],
+                [model for model in models if not stages or model.lifecycle in stages],
                 None if limit is None else int(limit),
                 query.get("after_id"),
                 query.get("before_id"),

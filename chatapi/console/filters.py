@@ -4,18 +4,25 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import Model
 from django.http import Http404, HttpRequest, QueryDict
 
 from accounts import access
 from chatapi.console.tenancy import Console
-from usage.pages.filters import RANGE, RowField, UsageFilterForm
+from usage.pages.filters import MAX_OPTIONS, NO_HELP, RANGE, RowField, UsageFilterForm
 from usage.pages.links import Pages
+from usage.pages.overview_form import OverviewForm
 
 Form = TypeVar("Form", bound=UsageFilterForm)
 # The console's page for each name that the forms link to.
 _PAGES = {"index": "overview", "usage_ledgerentry_changelist": "requests"}
+# The filters of sums that are typed; the project only where there are many.
+_HINTS = {
+    "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
+    "metadata": "key=value",
+}  # fmt: skip
 
 
 def scoped(
@@ -40,6 +47,23 @@ def scoped(
             if field.known is None:
                 raise Http404(f"There is no such {field.model._meta.verbose_name}.")
     return form
+
+
+def offer_filters(form: OverviewForm, console: Console) -> None:
+    """Show the filters, too: a project to choose, if there are not too many, the others to type."""
+    form.offer_choices()
+    typed, names, shown = dict(_HINTS), console.project_names(), {}
+    if form.has_days_of_end_users:
+        # They are of one project; the form offers those that count their end users.
+        del typed["project"]
+    elif len(names) <= MAX_OPTIONS:
+        del typed["project"]
+        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
+    for name, hint in typed.items():
+        form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
+        if name in ("project", "key") and (row := form.row(name)) is not None:
+            shown[name] = str(row)
+    form.data = {**form.data, **shown}
 
 
 def without_mistakes(form: UsageFilterForm) -> str:

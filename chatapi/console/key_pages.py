@@ -11,10 +11,12 @@ from accounts import access, keys
 from accounts.models import APIKey
 from chatapi.console.key_forms import NewKeyForm
 from chatapi.console.no_credit import NoCredit
+from chatapi.console.search import KeySearch
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
+from usage.pages.filters import first_mistake
 from usage.pages.paging import newest_first
 from usage.rollups import refused_requests
 
@@ -24,19 +26,25 @@ PAGE = 50
 @require_safe
 @page("accounts.view_apikey")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the keys, newest first, with their use of 30 days."""
-    rows = _keys(console)
+    """Show a page of the keys that the URL asks for, newest first, with their use of 30 days."""
+    project_id, search, now = console.project and console.project.pk, KeySearch(request.GET), timezone.now()
+    context: dict[str, Any] = {
+        "title": "API keys",
+        "new_url": console.url("new_key", project=project_id) if console.may("accounts.add_apikey") else "",
+        "clear_url": console.url("keys", project=project_id),
+    }
+    if not search.is_valid():
+        return render(request, console, "keys.html", context | {"mistake": first_mistake(search)}, status=400)
+    rows = search.found_in(_keys(console), now)
     if console.project:
         rows = rows.filter(project=console.project)
-    project_id = console.project and console.project.pk
-    found, links = newest_first(request, rows, PAGE, partial(console.url, "keys", project=project_id))
-    now = timezone.now()
+    url = partial(console.url, "keys", project=project_id, **search.query)
+    found, links = newest_first(request, rows, PAGE, url)
     activity = key_activity(found, now) if found else {}
-    shown = [(row, keys.status(row, now), activity[row.pk]) for row in found]
-    context = {
-        "title": "API keys",
-        "keys": shown,
-        "new_url": console.url("new_key", project=project_id) if console.may("accounts.add_apikey") else "",
+    context |= {
+        "search": search,
+        "keys": [(row, keys.status(row, now), activity[row.pk]) for row in found],
+        "spend_url": console.url("overview", group="key", days=30, project=project_id),
         **links,
     }
     return render(request, console, "keys.html", context)

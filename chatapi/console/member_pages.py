@@ -15,8 +15,9 @@ from accounts.audit import recorder
 from accounts.models import Member, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form import TooMany
+from chatapi.console.search import MemberSearch
 from chatapi.console.tenancy import Console, page, render
-from usage.pages.filters import is_id
+from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
 PAGE = 50
@@ -75,8 +76,13 @@ class InviteForm(forms.Form):
 @require_safe
 @page("accounts.view_member")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the members, in the order in which they joined."""
-    rows = _members(console).order_by("pk")
+    """Show a page of the members that the URL asks for, in the order in which they joined."""
+    search = MemberSearch(request.GET)
+    context: dict[str, Any] = {"title": "Members", "clear_url": console.url("members")}
+    if not search.is_valid():
+        context["mistake"] = first_mistake(search)
+        return render(request, console, "members.html", context, status=400)
+    rows = search.found_in(_members(console)).order_by("pk")
     after = request.GET.get("after", "")
     if is_id(after):
         rows = rows.filter(pk__gt=int(after))
@@ -85,8 +91,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         console.may("accounts.change_member"),
         access.role_in(console.person, console.organization.pk),
     )
-    context = {
-        "title": "Members",
+    context |= {
+        "search": search,
         "members": [
             (
                 row,
@@ -99,7 +105,9 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "role_choices": [value for value, _ in _role_choices(console)],
         "meanings": [(role.value, meaning) for role, meaning in _MEANINGS.items()],
         "may_invite": console.may("accounts.add_member"),
-        "next_url": console.url("members", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
+        "next_url": console.url("members", **search.query, after=found[PAGE - 1].pk)
+        if len(found) > PAGE
+        else "",
     }
     return render(request, console, "members.html", context)
 

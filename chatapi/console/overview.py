@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import scoped, without_mistakes
+from chatapi.console.filters import offer_filters, scoped, without_mistakes
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, money, share, usd
@@ -42,7 +42,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
             specs.append(replace(form.chart, group_by=None))
         points, totals = insights.series_beside(form.chart, specs)
     chips = form.chips()
-    form.offer_choices()
+    offer_filters(form, console)
     now = totals.pop() if form.has_partial_groups else sum((point.totals for point in points), Totals())
     over, before = totals if compared else (Totals(), Totals())
     context |= {
@@ -59,6 +59,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chips": chips,
         "usage_url": form.link("usage", form.query),
         "view_url": request.build_absolute_uri(),
+        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
     }
     return render(request, console, "overview.html", context)
 

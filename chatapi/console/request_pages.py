@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_safe
 
@@ -14,6 +15,7 @@ from chatapi.wire.protocols import PROTOCOLS
 from usage import insights
 from usage.insights.generation_list import SEARCHED
 from usage.models import Generation
+from usage.pages import exports
 from usage.pages.filters import generation_id_in
 from usage.pages.request_list import dropped_before, receipt_context
 from usage.pages.requests_form import RequestsForm
@@ -47,10 +49,18 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         if found.next_cursor
         else "",
         "view_url": request.build_absolute_uri(),
+        "file_url": console.url("requests_file", "csv", **form.query | {"organization": ""}),
         "searched": SEARCHED,
         "newest_url": form.link("requests", form.query) if after else "",
     }
     return render(request, console, "requests.html", context)
+
+
+@require_safe
+@page("usage.view_generation")
+def requests_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
+    """Send all requests that the URL asks for as a file; the audit log has who exported it."""
+    return exports.request_rows(request, scoped(RequestsForm, request, console), file_format)
 
 
 @require_safe

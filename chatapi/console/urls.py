@@ -38,6 +38,7 @@ _of_organization = [
     path("usage", usage_page.usage_page, name="usage"),
     path("usage.<str:file_format>", usage_page.usage_file, name="usage_file"),
     path("requests", request_pages.list_page, name="requests"),
+    path("requests.<str:file_format>", request_pages.requests_file, name="requests_file"),
     path("requests/<str:generation_id>", request_pages.receipt_page, name="request"),
     path("live", live_page.live_page, name="live"),
     path("live/stop-key", live_page.stop_key, name="live_stop_key"),

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import scoped, without_mistakes
+from chatapi.console.filters import offer_filters, scoped, without_mistakes
 from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
@@ -21,7 +20,6 @@ from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Number, Speed, Speeds, is_searched, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
-from usage.pages.filters import MAX_OPTIONS, NO_HELP
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.overview_form import OverviewForm, SumsPage
@@ -31,12 +29,6 @@ from usage.rollups import closed_days
 # So that the page stays below 150 kB with a chart of groups beside the others.
 MAX_GROUPED_COLUMNS = 36
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
-
-# The filters that are typed; the project only where there are many.
-_HINTS = {
-    "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
-    "metadata": "key=value",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     whole = sum(sums, Totals())
     trends = _trends([bucket_of(form, *span) for span in spans], columns, whole)
     chips = form.chips()
-    _offer_filters(form, console)
+    offer_filters(form, console)
     owners = _refused_owners(form)
     # The errors are the groups already, or a panel of their own.
     errors = None if form.group_by == "error" else form.newest
@@ -111,6 +103,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
+        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
         "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
     return render(request, console, "usage.html", context)
@@ -125,19 +118,6 @@ def usage_file(request: HttpRequest, console: Console, file_format: str) -> Http
 
 def _form(request: HttpRequest, console: Console) -> OverviewForm:
     return scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
-
-
-def _offer_filters(form: OverviewForm, console: Console) -> None:
-    """Show the filters, too: a project to choose, if there are not too many, the others to type."""
-    form.offer_choices()
-    for name, hint in _HINTS.items():
-        form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
-    typed = {name: str(row) for name in ("project", "key") if (row := form.row(name)) is not None}
-    names = console.project_names()
-    if len(names) <= MAX_OPTIONS:
-        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
-        typed.pop("project", None)
-    form.data = {**form.data, **typed}
 
 
 def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:

@@ -71,8 +71,8 @@ MAX_NAME_CHARS: Final = 64
 # Ids that other servers have given to tool calls, files and sounds.
 MAX_ID_CHARS: Final = 256
 MAX_USER_CHARS: Final = 512
-# OpenAI's limit.
-MAX_SAFETY_IDENTIFIER_CHARS: Final = 64
+# OpenAI's limit since 2026; it was 64.
+MAX_SAFETY_IDENTIFIER_CHARS: Final = 128
 MAX_CACHE_KEY_CHARS: Final = 512
 MAX_DESCRIPTION_CHARS: Final = 65_536
 

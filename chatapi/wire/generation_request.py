@@ -68,8 +68,7 @@ class GenerationRequest(
     metadata: parameters.Metadata | None = None
     store: bool | None = None
     service_tier: parameters.ServiceTier | None = None
-    safety_identifier: parameters.User | None = None
-    """Longer in a job of the release before than a body may have it now."""
+    safety_identifier: parameters.SafetyIdentifier | None = None
     web_search_options: parameters.WebSearchOptions | None = None
     moderation: parameters.Moderation | None = None
     prompt_cache_key: parameters.CacheKey | None = None

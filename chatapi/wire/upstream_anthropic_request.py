@@ -46,10 +46,11 @@ _TRANSLATED: Final = frozenset(
     | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
     | {"response_format", "reasoning_effort", "extras"}
 )
-# They only tune the answer, or belong to a parameter that is refused.
+# Without them the answer may be another one, but none that the client must not get. Or they belong to a
+# parameter that is refused.
 _LEFT_OUT: Final = frozenset(
     {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
-    | {"function_call", "audio", "prediction", "moderation", "metadata", "store", "service_tier"}
+    | {"function_call", "audio", "prediction", "metadata", "store", "service_tier"}
     | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
 )
 # They change the answer's form or meaning: by name, whether a value is refused.
@@ -58,6 +59,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "logprobs": bool,
     "web_search_options": bool,
     "modalities": bool,
+    "moderation": bool,
     "n": lambda count: (count or 1) > 1,
 }
 check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)

@@ -1,5 +1,7 @@
 """The routes that list and show models."""
 
+from datetime import date
+
 import pytest
 from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
@@ -29,6 +31,7 @@ def test_it_lists_what_is_served(alice: Person, small: ServedModel, prefix: str)
         "max_input_tokens": 128_000,
         "max_tokens": 16_384,
         "lifecycle": "active",
+        "deprecated_at": None,
     }
     page = {"has_more": False, "first_id": "small", "last_id": "small"}
     assert body == {"object": "list", "data": [listed], **page}
@@ -57,6 +60,31 @@ def test_the_list_has_pages(alice: Person, query: str, ids: str, has_more: bool)
     assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
 
 
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("", ["later", "old", "small"]),
+        ("lifecycle[]=active", ["later", "small"]),
+        ("lifecycle[]=deprecated", ["old"]),
+        ("lifecycle[]=active&lifecycle[]=deprecated", ["later", "old", "small"]),
+        ("lifecycle[]=active&limit=1&after_id=later", ["small"]),
+        ("lifecycle[]=retired", []),
+    ],
+)
+def test_a_deprecated_model_says_so_from_its_day_on(
+    alice: Person, small: ServedModel, query: str, ids: list[str]
+) -> None:
+    for name, day in (("old", date(2026, 1, 31)), ("later", date(2999, 1, 31))):
+        model = ServedModel.objects.create(id=name, deprecated_on=day)
+        Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
+        prices.change(name, FREE)
+    listed = {model["id"]: model for model in alice.get(f"/v1/models?{query}").json()["data"]}
+    assert list(listed) == ids
+    said = {name: (model["lifecycle"], model["deprecated_at"]) for name, model in listed.items()}
+    active, old = ("active", None), ("deprecated", "2026-01-31T00:00:00.000Z")
+    assert said == {name: old if name == "old" else active for name in ids}
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/anthropic/v1/models"])
 def test_clients_of_anthropic_find_their_request_id(alice: Person, path: str) -> None:
     answer = alice.get(path, **{"anthropic-version": "2023-06-01"})
@@ -64,7 +92,10 @@ def test_clients_of_anthropic_find_their_request_id(alice: Person, path: str) ->
     assert "request-id" not in alice.get(path).headers
 
 
-@pytest.mark.parametrize("name", ["limit=0", "limit=1001", "limit=a", "limit=", "after_id=x", "before_id="])
+@pytest.mark.parametrize(
+    "name",
+    ["limit=0", "limit=1001", "limit=a", "limit=", "after_id=x", "before_id=", "lifecycle[]=new"],
+)
 def test_a_page_that_does_not_exist_is_refused(alice: Person, name: str) -> None:
     assert error(alice.get(f"/v1/models?{name}"), 400)["param"] == name.partition("=")[0]
 

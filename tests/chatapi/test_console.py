@@ -11,6 +11,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.models import Member, Organization, Project, Role
+from chatapi.console import member_pages
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
@@ -245,6 +246,28 @@ def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, b
     invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner"})
     assert invited.status_code == 200
     assert not User.objects.filter(username="dora").exists()
+
+
+def test_a_member_on_the_second_page_is_found(
+    alice: Person, bob: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_pages, "PAGE", 1)
+    User.objects.filter(pk=bob.user.pk).update(email="Robert@acme.example")
+    client = client_of(alice.user)
+
+    def found(at: str) -> list[str]:
+        page = client.get(at)
+        names = [member.user.username for member, *_ in page.context["members"]]
+        return names + (found(page.context["next_url"]) if page.context["next_url"] else [])
+
+    assert found(url(alice, "members?q=B")) == ["bob"]
+    assert found(url(alice, "members?q=robert%40")) == ["bob"]
+    assert found(url(alice, "members")) == ["alice", "bob"]
+    for name in (alice.user.username, bob.user.username):
+        User.objects.filter(username=name).update(email=f"{name}@acme.example")
+    assert found(url(alice, "members?q=acme.example")) == ["alice", "bob"], "the link keeps what is asked for"
+    assert "No member matches. Show all ." in text(client.get(url(alice, "members?q=charlie")))
+    assert client.get(url(alice, "members?q=%00")).status_code == 400
 
 
 @pytest.mark.parametrize("others", [1, 2])

@@ -38,6 +38,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "usage": ("viewer", NOBODY),
     "usage_file": ("viewer", NOBODY),
     "requests": ("viewer", NOBODY),
+    "requests_file": ("viewer", NOBODY),
     "request": ("viewer", NOBODY),
     "live": ("viewer", NOBODY),
     "live_stop": (NOBODY, "admin"),
@@ -164,7 +165,8 @@ class House:
             return reverse(f"console:{name}", args=[self.acme.pk, *webhook])
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
-        months = {"statement": (month,), "statement_file": (month, "csv"), "usage_file": ("csv",)}
+        months = {"statement": (month,), "statement_file": (month, "csv")}
+        months |= dict.fromkeys(("usage_file", "requests_file"), ("csv",))
         rows = {
             "request": str(request),
             "live_stop": str(request),

@@ -2,7 +2,9 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,6 +15,7 @@ from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization, Project, RateLimit, Role
+from chatapi.console import key_pages
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, is_let_in
@@ -254,6 +257,65 @@ def test_a_revoked_key_cannot_be_changed(alice: Person) -> None:
     answer = client.post(f"{page}/change", {"name": "again"}, follow=True)
     assert "A revoked key" in text(answer)
     assert not APIKey.objects.filter(name="again").exists()
+
+
+# ---- finding keys
+
+
+def test_a_name_on_the_second_page_is_found_and_the_links_keep_the_search(
+    alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_pages, "PAGE", 2)
+    for number in range(5):
+        keys.create_key(alice.project, name=f"Backend {number}")
+    client, found = client_of(alice.user), []
+    at = url(alice, f"keys?q=backend&status=active&project={alice.project.pk}")
+    while at:
+        page = client.get(at)
+        found.append([row.name for row, _, _ in page.context["keys"]])
+        at = page.context["older_url"]
+    assert found == [["Backend 4", "Backend 3"], ["Backend 2", "Backend 1"], ["Backend 0"]]
+    first = parse_qs(urlsplit(page.context["newest_url"]).query)
+    assert first == {"q": ["backend"], "status": ["active"], "project": [str(alice.project.pk)]}
+    shown = page.content.decode()
+    assert 'name="q" value="backend"' in shown
+    assert f'href="{url(alice, f"overview?group=key&amp;days=30&amp;project={alice.project.pk}")}"' in shown
+
+
+def test_a_key_is_found_by_what_pages_show_of_it(alice: Person, bob: Person) -> None:
+    client, row = client_of(alice.user), bob.api_key
+    keys.rotate(row, timezone.now() + timedelta(hours=1))
+    for asked in (row.redacted, str(row.previous_redacted), row.public[:4], "bob"):
+        page = client.get(url(alice, "keys"), {"q": asked})
+        assert [each.pk for each, _, _ in page.context["keys"]] == [row.pk], asked
+
+
+def test_keys_are_found_by_their_status(alice: Person) -> None:
+    now = timezone.now()
+    past = now - timedelta(hours=1)
+    archived = Project.objects.create(organization=alice.project.organization, name="old", is_active=False)
+    changed: dict[str, dict[str, Any]] = {
+        "disabled": {"is_active": False},
+        "expired": {"expires_at": past, "is_active": False},
+        "expires": {"expires_at": now + timedelta(hours=1)},
+        "revoked": {"expires_at": past, "revoked_at": past},
+    }
+    for name, changes in changed.items():
+        row, _ = keys.create_key(alice.project, name=name)
+        APIKey.objects.filter(pk=row.pk).update(**changes)
+    keys.create_key(archived, name="project archived")
+    client, rows = client_of(alice.user), APIKey.objects.select_related("project__organization")
+    for status in ("active", "disabled", "expired", "revoked", "project archived"):
+        page = client.get(url(alice, "keys"), {"status": status})
+        expected = {row.name for row in rows if keys.status(row, now) == status}
+        assert {row.name for row, _, _ in page.context["keys"]} == expected != set()
+    assert "'gone' is none of active" in unescape(text(client.get(url(alice, "keys?status=gone")), 400))
+
+
+def test_a_search_without_keys_says_how_to_see_all(alice: Person, charlie: Person) -> None:
+    page = client_of(alice.user).get(url(alice, "keys?q=charlie"))
+    assert "No API key matches. Show all ." in text(page)
+    assert f'<a href="{url(alice, "keys")}">Show all</a>' in page.content.decode()
 
 
 # ---- the playground's key

@@ -1,24 +1,27 @@
 """Usage over time, sorted requests, the usual ranges and the time zone in the console."""
 
 import csv
+import json
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 from django.utils import timezone
 
 from accounts.models import APIKey, Member, Organization, Project
-from chatapi.console import usage_page
-from tests.admin_pages import body, client_of, text
+from chatapi.console import filters
+from tests.admin_pages import body, client_of, downloaded, text
 from tests.cast import Person, admit, run
 from tests.chatapi.console_pages import url
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
 from usage.database.clock import database_now
+from usage.formatting import usd
 from usage.insights import Filters, GroupBy, generation_list
 from usage.insights.speed import SAMPLE, speeds
 from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
@@ -31,6 +34,15 @@ def rows(person: Person, query: str) -> list[str]:
     page = client_of(person.user).get(url(person, f"requests?{query}"))
     assert page.status_code == 200, page.content
     return [str(row) for row in page.context["page"].rows]
+
+
+def asked(page: Any, **typed: str) -> Any:
+    """Return the page that its form of a range and filters leads to, with these texts in the fields."""
+    (form,) = re.findall(r'<form method="get"[^>]*>.*?</form>', page.content.decode(), re.DOTALL)
+    fields = re.findall(r'<input type="\w+" name="(\w+)"(?: value="([^"]*)")?', form)
+    inputs = {name: unescape(value) for name, value in fields}
+    assert typed.keys() <= inputs.keys(), "there is a field for each"
+    return page.client.get(page.request["PATH_INFO"], inputs | typed)
 
 
 def number(page: Any, title: str) -> str:
@@ -83,7 +95,7 @@ def test_the_form_keeps_an_archived_project(alice: Person, bob: Person) -> None:
 def test_a_project_of_many_is_typed(
     alice: Person, bob: Person, is_active: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_page, "MAX_OPTIONS", 0)
+    monkeypatch.setattr(filters, "MAX_OPTIONS", 0)
     Project.objects.filter(pk=bob.project.pk).update(is_active=is_active)
     page = client_of(alice.user).get(url(alice, f"usage?project={bob.project.pk}"))
     assert 'value="Acme / research"' in str(page.context["form"]["project"])
@@ -158,9 +170,13 @@ def failures_of_teams(person: Person) -> None:
 )
 def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, requests: str, first: str) -> None:
     failures_of_teams(alice)
-    page = client_of(alice.user).get(url(alice, f"usage?days=1&{query}"))
-    assert (number(page, "Requests"), number(page, "Time to")) == (requests, first)
-    assert page.context["refusals"] is None, "they have neither"
+    client, typed = client_of(alice.user), dict(parse_qsl(query))
+    usage, overview = (
+        asked(client.get(url(alice, f"{page}?days=1")), **typed) for page in ("usage", "overview")
+    )
+    assert (number(usage, "Requests"), number(usage, "Time to")) == (requests, first)
+    assert usage.context["refusals"] is None, "they have neither"
+    assert overview.context["cards"][1].exact == requests
 
 
 @pytest.mark.parametrize(
@@ -215,6 +231,24 @@ def test_the_sums_beside_partial_groups_are_those_of_all_requests(
         assert f"The groups by {'team' if group == 'metadata' else 'error'} cover only the newest" in text(
             each
         )
+
+
+@pytest.mark.parametrize("page", ["overview", "usage"])
+def test_groups_of_the_newest_requests_lead_to_a_file_of_all(
+    alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    failures_of_teams(alice)
+    run(charlie)
+    monkeypatch.setattr(generation_list, "SEARCHED", 2)
+    client = client_of(alice.user)
+    shown = client.get(url(alice, f"{page}?days=1&group=metadata"))
+    (link,) = re.findall(r'href="([^"]*)"[^>]*>all requests of this time', shown.content.decode())
+    spent: Counter[str] = Counter()
+    for line in csv.DictReader(downloaded(client, unescape(link)).splitlines()):
+        spent[json.loads(line["metadata"])["team"]] += int(line["amount_nanodollars"])
+    assert spent.keys() == {"research", "sales"}
+    overview = client.get(url(alice, "overview?days=1"))
+    assert usd(spent.total()) == overview.context["cards"][0].exact
 
 
 @pytest.mark.parametrize("query", ["", "&error=upstream_error", "&metadata=other%3D1"])
@@ -277,6 +311,19 @@ def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
         assert found == expected, query
     assert client_of(alice.user).get(url(alice, "usage.csv?error=%3C")).status_code == 400
     assert client_of(alice.user).get(url(alice, "usage.xls")).status_code == 404
+
+
+def test_requests_are_exported_as_they_are_filtered(alice: Person, charlie: Person) -> None:
+    failures_of_teams(alice)
+    run(charlie)
+    client = client_of(alice.user)
+    for query, expected in (("", 3), ("?days=1&error=upstream_timeout", 1), ("?sort=cost&model=other", 0)):
+        shown = client.get(url(alice, f"requests{query}")).content.decode()
+        (link,) = re.findall(r'href="([^"]*)"[^>]*>CSV<', shown)
+        lines = list(csv.DictReader(downloaded(client, unescape(link)).splitlines()))
+        assert (len(lines), {line["organization"] for line in lines} <= {"Acme"}) == (expected, True), query
+        assert all("deployment" not in line for line in lines), "it is the operators' to know"
+    assert client.get(url(alice, "requests.csv?error=%3C")).status_code == 400
 
 
 def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:

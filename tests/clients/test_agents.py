@@ -78,8 +78,29 @@ def receipts(installation: Installation) -> tuple[int, int]:
     return prompt, completion
 
 
-def test_codex_runs_two_commands_and_answers(installation: Installation, tmp_path: Path) -> None:
-    commands = [("exec_command", {"cmd": "echo first"}), ("exec_command", {"cmd": "echo second"})]
+def codex_catalog(codex: Path, folder: Path) -> list[str]:
+    """Return the arguments with which Codex takes `coding-agent` for one of OpenAI's newest models.
+
+    To these it sends all tools in an item of the input, and they run commands in a program of JavaScript.
+    """
+    bundled = json.loads("".join(run([codex, "debug", "models", "--bundled"], folder)))["models"]
+    newest = next(model for model in bundled if model["use_responses_lite"])
+    catalog = folder / "models.json"
+    catalog.write_text(json.dumps({"models": [newest | {"slug": "coding-agent"}]}))
+    return ["-c", f"model_catalog_json={json.dumps(str(catalog))}"]
+
+
+@pytest.mark.parametrize("is_newest", [False, True], ids=["usual", "newest"])
+def test_codex_runs_two_commands_and_answers(
+    installation: Installation, tmp_path: Path, is_newest: bool
+) -> None:
+    codex = programs.node_packages("agents") / "node_modules" / ".bin" / "codex"
+    commands = [
+        ("functions__exec", {"input": f"text(await tools.exec_command({{cmd: 'echo {word}'}}))"})
+        if is_newest
+        else ("exec_command", {"cmd": f"echo {word}"})
+        for word in ("first", "second")
+    ]
     agent(installation, tmp_path, commands, prompt_tokens=9_000)
     before = receipts(installation)
     provider = (
@@ -87,7 +108,8 @@ def test_codex_runs_two_commands_and_answers(installation: Installation, tmp_pat
     )
     lines = run(
         [
-            programs.node_packages("agents") / "node_modules" / ".bin" / "codex",
+            codex,
+            *(codex_catalog(codex, tmp_path) if is_newest else ()),
             *("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
             *("-m", "coding-agent", "-c", "model_provider=chatapi"),
             *("-c", f"model_providers.chatapi={provider}", "Run the two commands."),

@@ -165,6 +165,7 @@ def test_errors_inside_a_stream(http: Client, dialect: str, model: str) -> None:
 
 
 ANTHROPICS = {"type", "display_name", "created_at", "max_input_tokens", "max_tokens", "lifecycle"}
+ANTHROPICS |= {"deprecated_at"}
 """Members of a model that OpenAI's does not have."""
 
 

@@ -94,6 +94,8 @@ DROPPED = {
     *(f"input.{kind}.id" for kind in ID_PREFIXES),
     # The whole item is left out, and named in `x-chatapi-ignored`.
     "input.web_search_call.id",
+    # Upstreams get all tools from the first turn on.
+    *(f"messages.system.content.{kind}.tool" for kind in ("tool_addition", "tool_removal")),
 }
 
 

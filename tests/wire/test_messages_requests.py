@@ -82,9 +82,13 @@ def assistant(*content: Any) -> dict[str, Any]:
     return turn(*content, role="assistant")
 
 
+def change(kind: str, **tool: Any) -> dict[str, Any]:
+    return {"type": f"tool_{kind}", "tool": {"type": "tool_reference", "name": "get_weather"} | tool}
+
+
 CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "a string": ([USER], [USER]),
-    "nothing": ([turn(""), turn("", role="system")], [turn(""), turn("", role="system")]),
+    "nothing": ([turn(""), turn("", role="system")], [turn("")]),
     "a block": ([turn(text("Hello!"))], [USER]),
     "blocks": ([turn(text("a"), text(""), text("b"))], [turn(text("a"), text("b"))]),
     "a picture": ([turn(text("a"), {"type": "image", "source": PNG})], [turn(text("a"), PICTURE)]),
@@ -100,6 +104,23 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
                     "type": "file",
                     "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "t.pdf"},
                 }
+            )
+        ],
+    ),
+    "documents with long titles": (
+        [
+            turn(
+                {"type": "document", "source": PDF, "title": "t" * 500},
+                {"type": "document", "source": {"type": "content", "content": "a"}, "title": "t" * 500},
+            )
+        ],
+        [
+            turn(
+                {
+                    "type": "file",
+                    "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "t" * 256},
+                },
+                *(text("t" * 500), text("a")),
             )
         ],
     ),
@@ -139,6 +160,22 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [USER, assistant("a"), USER],
     ),
+    "all that Anthropic answers may be in old turns; a summary is a text": (
+        [
+            USER,
+            assistant(
+                {"type": "compaction", "content": "They said hello.", "encrypted_content": "x"},
+                {"type": "compaction", "content": None},
+                {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}},
+                {"type": "advisor_tool_result", "tool_use_id": "srvtoolu_1", "content": {}},
+                {"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []},
+                {"type": "container_upload", "file_id": "file_1"},
+                text("a"),
+            ),
+            USER,
+        ],
+        [USER, assistant("They said hello.\n\na"), USER],
+    ),
     "a call and its result": (
         [USER, assistant(text("a"), use("1", city="Tokyo")), turn(result("1", content="sunny"))],
         [
@@ -173,6 +210,17 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "instructions between turns": (
         [turn("a"), turn(text("be brief"), role="system"), turn("b")],
         [turn("a"), turn("be brief", role="system"), turn("b")],
+    ),
+    "changes of the tools are dropped": (
+        [
+            turn("a"),
+            turn(change("addition"), change("removal"), role="system"),
+            {"role": "system", "output_config": {"effort": "low"}},
+            assistant("b"),
+            turn("c"),
+            turn(text("be brief"), change("addition"), role="system"),
+        ],
+        [turn("a"), assistant("b"), turn("c"), turn("be brief", role="system")],
     ),
 }
 
@@ -257,7 +305,10 @@ FORMAT = {
         ({"output_config": {"format": SCHEMA}}, {"response_format": FORMAT}),
         ({"output_format": SCHEMA}, {"response_format": FORMAT}),
         ({"top_k": 5}, {"top_k": 5}),
-        ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
+        *(
+            ({"thinking": {"type": "adaptive"} | more}, {"thinking": {"type": "adaptive"} | more})
+            for more in ({}, {"display": "updates", "block_binding": {"prefix_mismatch_behavior": "error"}})
+        ),
         ({"stream": True}, {}),
     ],
 )
@@ -314,11 +365,18 @@ def test_a_long_name_of_a_tool_is_short_upstream_and_comes_back() -> None:
 
 
 def test_what_nobody_can_receive_is_named() -> None:
+    toolset = {"type": "mcp_toolset", "mcp_server_name": "s"}
     request = asked(
-        tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}, TOOL],
+        tools=[
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+            {"type": "advisor_20260301", "name": "advisor", "model": "m"},
+            *(toolset, toolset | {"mcp_server_name": "t"}),
+            TOOL,
+        ],
         container="c", context_management={}, mcp_servers=[], inference_geo="eu", cache_control={},
     )  # fmt: skip
-    named = {"container", "context_management", "mcp_servers", "inference_geo", "tools[0]"}
+    named = {"container", "context_management", "mcp_servers", "inference_geo"}
+    named |= {f"tools[{index}]" for index in range(4)}
     assert (set(request.ignored), len(json.loads(bytes(request.tools)))) == (named, 1)
 
 
@@ -392,6 +450,10 @@ def test_a_remote_picture_has_the_clients_path() -> None:
             {"messages": [turn({"type": "document", "source": PDF | {"data": "é"}})]},
             "messages[0].content[0].source.data",
         ),
+        (
+            {"messages": [turn({"type": "document", "source": PDF, "title": "t" * 501})]},
+            "messages[0].content[0].title",
+        ),
         ({"messages": [USER, assistant("pre")]}, "messages[1].role"),
         ({"messages": [USER, assistant(use("1")), USER]}, "messages[1].content"),
         (
@@ -415,13 +477,20 @@ def test_a_remote_picture_has_the_clients_path() -> None:
             {"messages": [USER, *[assistant(*[THOUGHT] * (MAX_CONTENT_PARTS // 2 + 1))] * 2, USER]},
             "messages[1].content",
         ),
+        (
+            {"messages": [USER, turn(change("addition", type="tool_definition"), role="system")]},
+            "messages[1].content[0].tool.type",
+        ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"temperature": 1.5}, "temperature"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"stop_sequences": ["a"] * 33}, "stop_sequences"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tools": [{"type": "computer_toolset_20260801"}]}, "tools[0].type"),
         ({"tools": [TOOL] * 1_025}, "tools"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),

@@ -61,12 +61,6 @@ def test_a_tickets_content_streams_even_if_its_body_does_not() -> None:
     assert ticket.summary.digest == streamed.summary.digest
 
 
-def test_a_job_of_the_release_before_may_have_a_longer_safety_identifier() -> None:
-    content = msgspec.json.decode(parse(chat_body(safety_identifier="s"), CHAT, None).content)
-    queued = msgspec.json.encode(content | {"safety_identifier": "s" * 128})
-    assert requests.from_bytes(queued).end_user == parsed_request.read(queued).summary.end_user == "s" * 128
-
-
 SAID = {"role": "assistant", "content": "Hi"}
 THOUGHTS = [
     {"type": "thinking", "thinking": "é" * 250, "signature": "s"},

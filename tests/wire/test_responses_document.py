@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from chatapi.wire.protocols.responses import items, tools
-from chatapi.wire.protocols.responses.request import ReasoningOptions, ResponsesRequest, TextOptions
+from chatapi.wire.protocols.responses import items, parts, tools
+from chatapi.wire.protocols.responses.options import CacheOptions, ReasoningOptions, TextOptions
+from chatapi.wire.protocols.responses.request import ResponsesRequest
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/responses.md").read_text()
 # Only the service sets these.
@@ -16,8 +17,9 @@ PARAMETERS = [name for name in ResponsesRequest.__struct_fields__ if name not in
 OPTIONS = [
     *(f"reasoning.{name}" for name in ReasoningOptions.__struct_fields__),
     *(f"text.{name}" for name in TextOptions.__struct_fields__),
+    *(f"prompt_cache_options.{name}" for name in CacheOptions.__struct_fields__),
 ]
-KINDS = (*get_args(items.Item), *get_args(items.MessagePart), items.SummaryText, items.ReasoningText)
+KINDS = (*get_args(items.Item), *get_args(parts.MessagePart), parts.SummaryText, parts.ReasoningText)
 TAGS = {str(kind.__struct_config__.tag) for kind in (*KINDS, *get_args(tools.Tool), tools.FlatAllowedTools)}
 
 

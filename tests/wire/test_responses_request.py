@@ -11,6 +11,7 @@ from chatapi.wire.deltas import Finished, Started, Text, TokenLogprob, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
+from chatapi.wire.parameters import PromptCacheOptions
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.protocol import Answer
@@ -28,6 +29,8 @@ CHAT_FUNCTION = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object"}, "strict": True},
 }
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+HELLO = {"role": "user", "content": "hi"}
 SPACE = {"type": "namespace", "name": "town", "description": "Of Paris."}
 
 
@@ -80,8 +83,9 @@ def refusal(**members: Any) -> InvalidRequest:
                     {
                         "role": "user",
                         "content": [
-                            {"type": "input_image", "image_url": PIXEL, "detail": "low"},
-                            {"type": "input_file", "file_data": PDF, "filename": "a.pdf"},
+                            {"type": "input_text", "text": "hi"} | BREAKPOINT,
+                            {"type": "input_image", "image_url": PIXEL, "detail": "low"} | BREAKPOINT,
+                            {"type": "input_file", "file_data": PDF, "filename": "a.pdf"} | BREAKPOINT,
                         ],
                     }
                 ]
@@ -91,8 +95,9 @@ def refusal(**members: Any) -> InvalidRequest:
                     {
                         "role": "user",
                         "content": [
-                            {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
-                            {"type": "file", "file": {"file_data": PDF, "filename": "a.pdf"}},
+                            {"type": "text", "text": "hi"} | BREAKPOINT,
+                            {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}} | BREAKPOINT,
+                            {"type": "file", "file": {"file_data": PDF, "filename": "a.pdf"}} | BREAKPOINT,
                         ],
                     }
                 ]
@@ -222,13 +227,17 @@ def test_plain_text_needs_no_format(text: dict[str, Any]) -> None:
 
 def test_what_is_ours_is_not_sent() -> None:
     members = {"store": True, "truncation": "auto", "max_tool_calls": 3, "stream": True}
+    members |= {"reasoning": {"context": "auto", "mode": "any of OpenAI's words"}}
     assert sent("responses", input="hi", **members, stream_options={"include_obfuscation": True}) == sent(
         "responses", input="hi"
     )
 
 
 def test_unknown_parameters_are_ignored_by_name() -> None:
-    assert request("responses", input="hi", client_metadata={}, seed=1).ignored == ("client_metadata", "seed")
+    options = {"mode": "explicit", "prewarm": False, "comparison_response_id": "resp_1"}
+    asked = request("responses", input="hi", client_metadata={}, seed=1, prompt_cache_options=options)
+    assert asked.ignored == ("client_metadata", "seed", "prompt_cache_options.comparison_response_id")
+    assert asked.prompt_cache_options == PromptCacheOptions("explicit")
 
 
 # ---- the assistant's turn
@@ -298,6 +307,22 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
     assert body["tools"][0]["function"]["name"] == "town__f"
     assert body["tool_choice"]["function"]["name"] == "town__f"
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [[FUNCTION, {"type": "custom", "name": "c"}], [SPACE | {"tools": [FUNCTION]}, {"type": "web_search"}]],
+)
+def test_tools_of_an_item_are_tools_of_the_request(tools: list[dict[str, Any]]) -> None:
+    """Codex sends its tools so for models that its catalog marks with `use_responses_lite`."""
+    item = {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": tools}
+    members: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    ours = request("responses", input=[item, HELLO], **members)
+    theirs = request("responses", input=[HELLO], tools=tools, **members)
+    assert (ours.tools, ours.prompt) == (theirs.tools, theirs.prompt)
+    assert sent("responses", input=[item, HELLO], **members)["tool_choice"] == "required"
+    assert ours.context.get("namespaces") == theirs.context.get("namespaces")
+    assert ours.ignored == tuple(f"input[0].{path}" for path in theirs.ignored)
 
 
 def many_functions(count: int) -> list[dict[str, Any]]:
@@ -539,6 +564,11 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         ),
         ({"tools": [SPACE | {"tools": many_functions(1_000)}, *many_functions(25)]}, "tools"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
+        (
+            {"tools": [FUNCTION], "input": [{"type": "additional_tools", "tools": [FUNCTION]}, HELLO]},
+            "input[0].tools[0].name",
+        ),
+        ({"input": [{"type": "additional_tools", "tools": [FUNCTION]}]}, "input"),
         ({"tools": [FUNCTION, FUNCTION | {"type": "custom"}]}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),
@@ -557,6 +587,8 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"context_management": []}, "context_management"),
+        ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+        ({"prompt_cache_options": {"ttl": "12h"}}, "prompt_cache_options.ttl"),
         ({"background": True, "store": False}, "background"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"metadata": {"a": 1}}, "metadata"),

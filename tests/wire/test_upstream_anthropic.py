@@ -385,6 +385,7 @@ def test_a_picture_has_the_right_name_of_its_type() -> None:
     [
         (chat(n=2), "n"),
         (chat(logprobs=True), "logprobs"),
+        (chat(moderation={"model": "m", "policy": {"output": {"mode": "block"}}}), "moderation"),
         (chat(tools=[CUSTOM]), "tools"),
         (chat(functions=[{"name": "f"}]), "functions"),
         (

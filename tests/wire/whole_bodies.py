@@ -38,6 +38,7 @@ THOUGHTS = [
 ]
 TOOLS = [{"name": "f", "input_schema": SCHEMA}, {"name": "fAAAA", "input_schema": SCHEMA}]
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
+THINKING = {"display": "updates", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 
 
 def turn(role: str, *content: Any) -> dict[str, Any]:
@@ -54,6 +55,7 @@ PROMPTS: list[dict[str, Any]] = [
     *({"messages": [turn("user", block)]} for block in BLOCKS),
     *({"messages": [HELLO, turn("assistant", block, TEXT), HELLO]} for block in (TEXT | MARK, *THOUGHTS)),
     {"messages": [HELLO, {"role": "assistant", "content": "a"}, HELLO]},
+    {"messages": [HELLO, turn("assistant", {"type": "compaction", "content": "a"} | MARK), HELLO]},
     {"messages": [HELLO, turn("assistant", USE | MARK), results()["messages"][2]]},
     results(content="a", is_error=True, **MARK),
     {"messages": [HELLO, turn("assistant", USE | {"id": "uAAAA"}), results()["messages"][2]]},
@@ -61,6 +63,10 @@ PROMPTS: list[dict[str, Any]] = [
     *(results(content=[block]) for block in BLOCKS),
     {"messages": [HELLO, {"role": "system", "content": "s"}]},
     {"messages": [HELLO, turn("system", TEXT | MARK)]},
+    *(
+        {"messages": [HELLO, turn("system", TEXT, {"type": kind, "tool": {"type": "tool_reference"}})]}
+        for kind in ("tool_addition", "tool_removal")
+    ),
     {"system": "s"},
     {"system": [TEXT | MARK]},
     {"tools": [TOOLS[0] | {"description": "d", "strict": True} | MARK]},
@@ -70,18 +76,19 @@ PROMPTS: list[dict[str, Any]] = [
         for kind in ("auto", "any")
     ),
     {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}},
-    {"thinking": {"type": "enabled", "budget_tokens": 2_000, "display": "omitted"}},
-    {"thinking": {"type": "adaptive", "display": "omitted"}},
+    {"thinking": {"type": "enabled", "budget_tokens": 2_000} | THINKING},
+    {"thinking": {"type": "adaptive"} | THINKING},
     {"output_config": {"effort": "low", "format": FORMAT}},
     {"output_format": FORMAT},
     {"metadata": {"user_id": "u"}},
 ]
 
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
 INPUT_PARTS = [
-    {"type": "input_text", "text": "a"},
-    {"type": "input_image", "image_url": "https://a.example/x", "detail": "low"},
+    {"type": "input_text", "text": "a"} | BREAKPOINT,
+    {"type": "input_image", "image_url": "https://a.example/x", "detail": "low"} | BREAKPOINT,
     {"type": "input_image", "image_url": "https://a.example/x", "file_id": "i"},
-    {"type": "input_file", "file_data": "AAAA", "filename": "n"},
+    {"type": "input_file", "file_data": "AAAA", "filename": "n"} | BREAKPOINT,
     {"type": "input_file", "file_data": "AAAA", "file_id": "i"},
     {"type": "input_file", "file_data": "AAAA", "file_url": "https://a.example/x"},
 ]
@@ -137,6 +144,10 @@ RESPONSES: list[dict[str, Any]] = [
     *({"tools": [tool]} for tool in FLAT_TOOLS),
     *({"tools": [NAMESPACE | {"tools": [tool]}]} for tool in FLAT_TOOLS),
     *(
+        {"input": [SAYS, {"type": "additional_tools", "tools": [tool]}]}
+        for tool in (*FLAT_TOOLS, *(NAMESPACE | {"tools": [tool]} for tool in FLAT_TOOLS))
+    ),
+    *(
         {"tools": offered(kind), "tool_choice": choice}
         for kind in ("function", "custom")
         for one in ({"type": kind, "name": "f", "namespace": "n"},)
@@ -146,6 +157,8 @@ RESPONSES: list[dict[str, Any]] = [
     {"text": {"format": FORMAT | {"name": "n", "description": "d", "strict": True}}},
     {"reasoning": {"effort": "low", "summary": "auto", "context": "all_turns", "mode": "pro"}},
     {"reasoning": {"generate_summary": "auto"}},
+    {"prompt_cache_options": {"mode": "explicit", "comparison_response_id": "r"}},
+    {"prompt_cache_options": {"prewarm": True}},
 ]  # fmt: skip
 OPTIONS = {"stream_options": {"include_usage": True, "include_obfuscation": True}}
 WHOLE: dict[str, list[dict[str, Any]]] = {

@@ -85,7 +85,11 @@ class Table:
 @permission_required("usage.view_generation", raise_exception=True)
 def requests(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export all requests that the URL asks for, newest first."""
-    form = scoped_form(RequestsForm, request)
+    return request_rows(request, scoped_form(RequestsForm, request), file_format)
+
+
+def request_rows(request: HttpRequest, form: RequestsForm, file_format: str) -> HttpResponseBase:
+    """Return all requests of a form, newest first, as a file."""
     if not form.is_valid():
         return _mistake(form.mistake)
     filters, is_operator = form.filters, access.is_operator(request.user)

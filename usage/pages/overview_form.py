@@ -343,6 +343,10 @@ class OverviewForm(UsageFilterForm):
 
     def rows_url(self, **narrowed: object) -> str:
         """Return the URL of the requests behind a number: those that were settled in the range."""
+        return self.link("requests", self.rows_query(**narrowed))
+
+    def rows_query(self, **narrowed: object) -> dict[str, object]:
+        """Return the parameters of that list, and of its file."""
         filters = ("organization", "project", "key", "model", "outcome", "error", "metadata", "end_user")
         own = self.parameters(*TIME) | self.parameters(*filters)
         # The reader's own times may be within a day that counts as a whole, or within an hour.
@@ -350,7 +354,7 @@ class OverviewForm(UsageFilterForm):
         is_exact = self.is_of_requests or narrowed.keys() & _OF_SINGLE_REQUESTS
         if counted and (self.has_days_of_end_users or (counted != self.over and not is_exact)):
             own |= {"days": "", "start": counted.start.isoformat(), "end": counted.end.isoformat()}
-        return self.link("requests", {**own, **narrowed, "time": "settled"})
+        return {**own, **narrowed, "time": "settled"}
 
     def group_url(self, group: GroupBy, group_id: str) -> str:
         """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""

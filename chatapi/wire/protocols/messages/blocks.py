@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire.caps import MAX_BASE64_CHARS, MAX_CONTENT_PARTS
+from chatapi.wire.caps import MAX_BASE64_CHARS, MAX_CONTENT_PARTS, MAX_ID_CHARS
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, Thought
 
-_Text = Annotated[str, Meta(max_length=256)]
+# Anthropic's limit.
+_Title = Annotated[str, Meta(max_length=500)]
 _EXPECTED_DATA: Final = f"expected base64 of at most {MAX_BASE64_CHARS} characters"
 
 
@@ -81,7 +82,7 @@ class Base64Document(Tagged, frozen=True, tag="base64"):
 
     def part(self, title: str) -> FilePart:
         data = f"data:{self.media_type};base64,{self.data}"
-        return FilePart(File(file_data=data, filename=title or "document.pdf"))
+        return FilePart(File(file_data=data, filename=title[:MAX_ID_CHARS] or "document.pdf"))
 
 
 class TextDocument(Tagged, frozen=True, tag="text"):
@@ -101,7 +102,7 @@ class DocumentBlock(Tagged, frozen=True, tag="document"):
     """A document."""
 
     source: Base64Document | TextDocument | ContentDocument
-    title: _Text | None = None
+    title: _Title | None = None
     context: str | None = None
     cache_control: CacheControl | None = None
 
@@ -162,6 +163,14 @@ class RedactedThinkingBlock(Tagged, frozen=True, tag="redacted_thinking"):
         return Thought(data=self.data)
 
 
+class CompactionBlock(Tagged, frozen=True, tag="compaction"):
+    """A summary, made by Anthropic's servers, of the conversation before it."""
+
+    # None if they could not make one.
+    content: str | None = None
+    cache_control: CacheControl | None = None
+
+
 # Clients send back all of an earlier answer, which may be one of Anthropic's own. Refusing it would end a
 # conversation that moves from there to here.
 class ServerToolUseBlock(Dropped, frozen=True, tag="server_tool_use"):
@@ -202,6 +211,22 @@ class MCPToolResultBlock(Dropped, frozen=True, tag="mcp_tool_result"):
     pass
 
 
+class MCPToolListingBlock(Dropped, frozen=True, tag="mcp_tool_listing"):
+    pass
+
+
+class AdvisorToolResultBlock(Dropped, frozen=True, tag="advisor_tool_result"):
+    pass
+
+
+class ContainerUploadBlock(Dropped, frozen=True, tag="container_upload"):
+    pass
+
+
+class FallbackBlock(Dropped, frozen=True, tag="fallback"):
+    """Where another model of Anthropic's went on with the answer."""
+
+
 DroppedBlock = (
     ServerToolUseBlock
     | WebSearchToolResultBlock
@@ -212,10 +237,39 @@ DroppedBlock = (
     | ToolSearchToolResultBlock
     | MCPToolUseBlock
     | MCPToolResultBlock
+    | MCPToolListingBlock
+    | AdvisorToolResultBlock
+    | ContainerUploadBlock
+    | FallbackBlock
 )
+
+
+class ReferredTool(msgspec.Struct, frozen=True):
+    """A tool of the request, or those of a server of MCP."""
+
+    # Not `tool_definition`: nothing but this block would have that tool.
+    type: Literal["tool_reference", "mcp_tool_reference", "mcp_toolset_reference"]
+
+
+# Claude Code sends all its tools in `tools` and these blocks in the conversation, where they stay.
+class ToolAdditionBlock(Dropped, frozen=True, tag="tool_addition"):
+    """From here on, the model may call this tool."""
+
+    tool: ReferredTool
+
+
+class ToolRemovalBlock(Dropped, frozen=True, tag="tool_removal"):
+    """From here on, the model may not call this tool."""
+
+    tool: ReferredTool
+
+
 UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
-AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | DroppedBlock
-Block = UserBlock | ResultBlock | AssistantBlock
+AssistantBlock = (
+    TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | CompactionBlock | DroppedBlock
+)
+SystemBlock = TextBlock | ToolAdditionBlock | ToolRemovalBlock
+Block = UserBlock | ResultBlock | AssistantBlock | SystemBlock
 
 
 class _Turn(msgspec.Struct, frozen=True, tag_field="role"):
@@ -235,10 +289,11 @@ class AssistantTurn(_Turn, frozen=True, tag="assistant"):
     content: str | Annotated[list[AssistantBlock], Meta(max_length=MAX_CONTENT_PARTS)]
 
 
+# Its content may be left out: a turn may have an `output_config` instead, which is dropped.
 class SystemTurn(_Turn, frozen=True, tag="system"):
     """Instructions from here on."""
 
-    content: str | Annotated[list[TextBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+    content: str | Annotated[list[SystemBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)] = ""
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn

@@ -33,6 +33,7 @@ from chatapi.wire.protocols.messages.blocks import (
     AssistantTurn,
     Base64Document,
     Block,
+    CompactionBlock,
     ContentDocument,
     DocumentBlock,
     Dropped,
@@ -80,8 +81,8 @@ def to_messages(
             case UserTurn():
                 messages += _user_messages(blocks)
             case SystemTurn():
-                texts = _text_parts([block for _, block in blocks if isinstance(block, TextBlock)])
-                messages.append(SystemMessage(_message_content(texts, _content_param(blocks))))
+                if parts := _text_parts([block for _, block in blocks if isinstance(block, TextBlock)]):
+                    messages.append(SystemMessage(_message_content(parts, _content_param(blocks))))
             case AssistantTurn():
                 messages += _assistant_messages(blocks, to_name)
                 open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
@@ -108,7 +109,7 @@ def _remote_pictures(path: str, content: str | Sequence[Block]) -> Iterator[str]
                 yield from _remote_pictures(f"{here}.source.content", inner)
             case ImageBlock() | DocumentBlock() | TextBlock() | SearchResultBlock() | Dropped():
                 pass
-            case ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+            case ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock() | CompactionBlock():
                 pass
             case _:
                 assert_never(block)
@@ -160,6 +161,8 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
         match block:
             case TextBlock():
                 texts.append(block.text)
+            case CompactionBlock():
+                texts += [block.content, "\n\n"] if block.content else []
             case ToolUseBlock():
                 calls.append(_call(block, to_name))
             case ThinkingBlock() | RedactedThinkingBlock():
@@ -220,7 +223,9 @@ def _parts_of(block: Block) -> Iterator[UserPart]:
             yield from _search_result_parts(block)
         case DocumentBlock():
             yield from _document_parts(block)
-        case ToolResultBlock() | ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock() | Dropped():
+        case ToolResultBlock() | ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+            pass
+        case CompactionBlock() | Dropped():
             pass
         case _:
             assert_never(block)

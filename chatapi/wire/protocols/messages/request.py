@@ -30,7 +30,9 @@ _EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
     (0, "low"),
 )
 # How the types of the tools begin that Anthropic's servers run.
-_SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
+_SERVER_TOOLS: Final = (
+    *("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset"),
+)
 # OpenAI's limit for the name of a tool, and for `user`.
 MAX_UPSTREAM_NAME_CHARS: Final = 64
 MAX_TOOL_NAME_CHARS: Final = 128
@@ -46,7 +48,8 @@ class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
 class ToolDefinition(_Plain, frozen=True):
     """A tool: the client's own, or one that Anthropic's servers run, which is left out."""
 
-    name: _ToolName
+    # Sets of tools have none.
+    name: _ToolName = ""
     type: str | None = "custom"
     description: parameters.Description | None = None
     input_schema: dict[str, Any] | None = None
@@ -56,6 +59,8 @@ class ToolDefinition(_Plain, frozen=True):
     def __post_init__(self) -> None:
         # Anthropic's reference: a tool without a type, or with null, is the client's own, and has a schema.
         is_own = self.type in ("custom", None)
+        if is_own and not self.name:
+            raise Violation("name", "it is required for a tool of your own", "missing_required_parameter")
         if is_own and self.input_schema is None:
             allowed = "it is required for a tool of your own"
             raise Violation("input_schema", allowed, "missing_required_parameter")
@@ -92,18 +97,27 @@ class ToolNameChoice(Tagged, frozen=True, tag="tool"):
     disable_parallel_tool_use: bool = False
 
 
+# Texts and not literals, here and below: Anthropic adds values, and only its deployments read them.
+class BlockBinding(_Plain, frozen=True):
+    """What becomes of a `thinking` block of another conversation."""
+
+    prefix_mismatch_behavior: parameters.ShortText | None = None
+
+
 class EnabledThinking(Tagged, frozen=True, tag="enabled"):
     """Think, with a budget."""
 
     # Anthropic's least budget; a smaller one would be an error there, too.
     budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=caps.MAX_OUTPUT_TOKENS)]
-    display: Literal["summarized", "omitted"] | None = None
+    display: parameters.ShortText | None = None
+    block_binding: BlockBinding | None = None
 
 
 class AdaptiveThinking(Tagged, frozen=True, tag="adaptive"):
     """Think as much as the task needs."""
 
-    display: Literal["summarized", "omitted"] | None = None
+    display: parameters.ShortText | None = None
+    block_binding: BlockBinding | None = None
 
 
 class ThinkingBetweenTools(Tagged, frozen=True, tag="between_tools"):
@@ -166,7 +180,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         for index, tool in enumerate(self.tools):
             if tool.name in names:
                 raise Violation(f"tools[{index}].name", f"there are two tools '{tool.name}'")
-            names.add(tool.name)
+            names |= {tool.name} if tool.name else set()
         # A choice among tools that are left out could not be kept.
         if isinstance(self.tool_choice, AnyChoice | ToolNameChoice) and not self._own_tools:
             raise Violation("tool_choice", "it is only allowed when tools are specified")

@@ -30,70 +30,27 @@ from chatapi.wire.messages import (
     UserPart,
 )
 from chatapi.wire.parameters import ToolName
-from chatapi.wire.protocols.responses.tools import flat_name
+from chatapi.wire.protocols.responses.parts import (
+    InputFile,
+    InputImage,
+    InputParts,
+    InputText,
+    MessagePart,
+    MessageParts,
+    OutputRefusal,
+    OutputText,
+    ReasoningText,
+    SummaryText,
+    Tagged,
+)
+from chatapi.wire.protocols.responses.tools import Tools, flat_name
 
 # What a tool message says whose output is pictures or files, which only a user message can hold.
 OUTPUT_BEHIND: Final = "The output is in the next message."
 _BETWEEN_MESSAGES: Final = "\n\n"
 
-
-class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of content parts."""
-
-
-class InputText(_Tagged, frozen=True, tag="input_text"):
-    """A piece of text."""
-
-    text: str
-
-
-class InputImage(_Tagged, frozen=True, tag="input_image"):
-    """A picture: a `data:` URL, or the URL of a remote one."""
-
-    image_url: str | None = None
-    file_id: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
-
-
-class InputFile(_Tagged, frozen=True, tag="input_file"):
-    """A file in base64."""
-
-    file_data: str | None = None
-    filename: Id | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-
-
-class OutputText(_Tagged, frozen=True, tag="output_text"):
-    """A piece of an earlier answer."""
-
-    text: str
-
-
-class OutputRefusal(_Tagged, frozen=True, tag="refusal"):
-    """A piece of an earlier refusal."""
-
-    refusal: str
-
-
-class SummaryText(_Tagged, frozen=True, tag="summary_text"):
-    """A piece of a reasoning's summary."""
-
-    text: str
-
-
-class ReasoningText(_Tagged, frozen=True, tag="reasoning_text"):
-    """A piece of a reasoning."""
-
-    text: str
-
-
 # A model may call a tool that does not exist, by a name that no tool has.
 CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
-InputPart = InputText | InputImage | InputFile
-InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
-MessagePart = InputPart | OutputText | OutputRefusal
-MessageParts = Annotated[list[MessagePart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
 
 
 class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
@@ -173,20 +130,27 @@ class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
         return "\n\n".join(part.text for part in self.content or self.summary or ())
 
 
-class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
+class ItemReference(Tagged, frozen=True, tag="item_reference", kw_only=True):
     """An item of an earlier response, by its id."""
 
     id: Id
+
+
+# Codex sends its tools in one, and none in the request's own `tools`, for models that its catalog marks with
+# `use_responses_lite`.
+class AdditionalTools(Tagged, frozen=True, tag="additional_tools", kw_only=True):
+    """Tools that the model may call, beside those of the request."""
+
+    tools: Tools
 
 
 class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
     """A search that OpenAI's servers made. It has no text, so it is left out."""
 
 
-# Items of OpenAI's own tools, whose outputs a conversation would lack without them.
+# Items of OpenAI's own tools and servers, without which the conversation would be another one.
 BUILT_IN: Final = frozenset(
     {
-        "additional_tools",
         "apply_patch_call",
         "apply_patch_call_output",
         "code_interpreter_call",
@@ -194,6 +158,7 @@ BUILT_IN: Final = frozenset(
         "compaction_trigger",
         "computer_call",
         "computer_call_output",
+        "configuration_update",
         "file_search_call",
         "image_generation_call",
         "local_shell_call",
@@ -214,7 +179,7 @@ Call = FunctionCallItem | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
 LeftOut = WebSearchCall
-Item = WholeItem | ItemReference | LeftOut
+Item = WholeItem | ItemReference | AdditionalTools | LeftOut
 # By the item's type.
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
@@ -351,7 +316,7 @@ class Conversation:
     def _part(self, part: MessagePart, path: str) -> TextPart | ImagePart | FilePart:
         match part:
             case InputText():
-                return TextPart(part.text)
+                return TextPart(part.text, part.prompt_cache_breakpoint)
             case InputImage():
                 return self._image(part, path)
             case InputFile():
@@ -373,7 +338,7 @@ class Conversation:
             raise _invalid(param, broken.allowed, broken.code) from None
         if image.is_remote:
             self.media_param = self.media_param or param
-        return ImagePart(image)
+        return ImagePart(image, part.prompt_cache_breakpoint)
 
 
 def _file(part: InputFile, path: str) -> FilePart:
@@ -383,9 +348,10 @@ def _file(part: InputFile, path: str) -> FilePart:
     if part.file_data is None:
         raise _missing(f"{path}.file_data")
     try:
-        return FilePart(File(file_data=part.file_data, filename=part.filename))
+        file = File(file_data=part.file_data, filename=part.filename)
     except Violation as broken:
         raise _invalid(f"{path}.file_data", broken.allowed, broken.code) from None
+    return FilePart(file, part.prompt_cache_breakpoint)
 
 
 def _invalid(param: str, allowed: str, code: str = "invalid_value") -> InvalidRequest:

@@ -1,5 +1,6 @@
 """The body of `POST /v1/responses` (OpenAI's API reference, "Create a model response")."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
+    AdditionalTools,
     Conversation,
     Item,
     ItemReference,
@@ -20,8 +22,15 @@ from chatapi.wire.protocols.responses.items import (
     MessageItem,
     WholeItem,
 )
+from chatapi.wire.protocols.responses.options import (
+    CacheOptions,
+    ReasoningOptions,
+    ResponsesStreamOptions,
+    TextOptions,
+)
 from chatapi.wire.protocols.responses.response import DEFAULTS
 from chatapi.wire.protocols.responses.tools import (
+    Tool,
     ToolChoice,
     Tools,
     chat_choice,
@@ -44,52 +53,6 @@ _UNSUPPORTED: Final = {
     "prompt": "send the prompt's text as instructions or input",
     "context_management": "send a shorter input",
 }
-
-
-class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
-    """Answers follow a JSON schema."""
-
-    name: parameters.ToolName
-    schema: dict[str, Any]
-    description: parameters.Description | None = None
-    strict: bool | None = None
-
-
-class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The form of the answer's text."""
-
-    format: parameters.TextFormat | parameters.JsonObjectFormat | FlatJsonSchema | None = None
-    verbosity: parameters.Level | None = None
-
-    @property
-    def chat_format(self) -> parameters.ResponseFormat | None:
-        """The format as chat completions have it."""
-        if isinstance(self.format, FlatJsonSchema):
-            schema = self.format
-            return parameters.JsonSchemaFormat(
-                parameters.JsonSchema(schema.name, schema.description, schema.schema, schema.strict)
-            )
-        return None if isinstance(self.format, parameters.TextFormat) else self.format
-
-
-_Summary = Literal["auto", "concise", "detailed"]
-
-
-class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the model reasons, and what of it is sent."""
-
-    effort: parameters.ReasoningEffort | None = None
-    summary: _Summary | None = None
-    generate_summary: _Summary | None = None
-    # Accepted without effect: chat completions have no such parameters.
-    context: Literal["auto", "current_turn", "all_turns"] | None = None
-    mode: Literal["standard", "pro"] | None = None
-
-
-class ResponsesStreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream is to carry besides events. No `obfuscation` is ever added."""
-
-    include_obfuscation: bool | None = None
 
 
 class Resolved(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,7 +102,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     user: parameters.User | None = None
     safety_identifier: parameters.SafetyIdentifier | None = None
     prompt_cache_key: parameters.CacheKey | None = None
-    prompt_cache_options: parameters.PromptCacheOptions | None = None
+    prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: parameters.PromptCacheRetention | None = None
     service_tier: parameters.ServiceTier | None = None
     moderation: parameters.Moderation | None = None
@@ -160,7 +123,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     rewritten: ClassVar = frozenset(
         {"input", "instructions", "previous_response_id", "ignored", "stream", "background", "store"}
         | {"max_output_tokens", "text", "reasoning", "include", "top_logprobs"}
-        | {"tools", "tool_choice", "parallel_tool_calls"}
+        | {"tools", "tool_choice", "parallel_tool_calls", "prompt_cache_options"}
     )
     refused: ClassVar = frozenset({"resolved", *_UNSUPPORTED})
     # The response repeats some of them.
@@ -188,6 +151,15 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return {f"input[{index}]": item for index, item in enumerate(self.input or ())}
 
     @property
+    def _all_tools(self) -> dict[str, Tool]:
+        """The request's tools and those of its items, by their paths."""
+        tools = {f"tools[{index}]": tool for index, tool in enumerate(self.tools or ())}
+        for path, item in self._sent_items.items():
+            if isinstance(item, AdditionalTools):
+                tools |= {f"{path}.tools[{index}]": tool for index, tool in enumerate(item.tools)}
+        return tools
+
+    @property
     def references(self) -> dict[str, str]:
         """The paths of the ids of items of earlier responses that the input refers to, by id."""
         items = self._sent_items.items()
@@ -200,12 +172,16 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise UnresolvedReferences(self.previous_response_id, self.references)
         resolved = self.resolved or Resolved()
         own_items, dropped = self._own_items(resolved)
+        cache = self.prompt_cache_options or CacheOptions()
+        if cache.comparison_response_id is not None:
+            dropped.append("prompt_cache_options.comparison_response_id")
         conversation = self._conversation(resolved.previous, own_items)
         messages = conversation.end()
         if not messages:
             raise InvalidRequest("Invalid value for 'input': there is nothing to answer.", "input")
-        forwarded = chat_tools(self.tools or [])
-        context = self._context()
+        tools = self._all_tools
+        forwarded = chat_tools(tools)
+        context = self._context(tools.values())
         items = [*resolved.previous, *own_items.values()]
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
         # The client gets an answer that it can't continue; its object says `store: false`.
@@ -226,7 +202,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
-            ignored=(*self.ignored, *left_out(self.tools or []), *dropped),
+            prompt_cache_options=self.prompt_cache_options and cache.as_chat,
+            ignored=(*self.ignored, *left_out(tools), *dropped),
             is_background=self.background is True,
             state=state,
             # With what it refers to: the same words behind another answer are another request.
@@ -241,7 +218,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         for path, item in self._sent_items.items():
             if isinstance(item, LeftOut):
                 dropped.append(path)
-            else:
+            elif not isinstance(item, AdditionalTools):
                 items[path] = resolved.items[item.id] if isinstance(item, ItemReference) else item
         return items, dropped
 
@@ -287,11 +264,11 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise InvalidRequest(message, "tool_choice")
         return {}
 
-    def _context(self) -> dict[str, Any]:
-        """Return what the response needs to know; see `response.Response`."""
+    def _context(self, tools: Iterable[Tool]) -> dict[str, Any]:
+        """Return what the response to a request with these tools needs to know; see `response.Response`."""
         reasoning = self.reasoning or ReasoningOptions()
         context: dict[str, Any] = {"echo": self._echo(), "is_stored": True}
-        if names := namespaces(self.tools or []):
+        if names := namespaces(tools):
             context["namespaces"] = names
         if reasoning.summary or reasoning.generate_summary:
             context["has_summary"] = True

@@ -12,7 +12,8 @@ import msgspec
 
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.encoder import Encoder, Folder
-from chatapi.wire.protocols.responses.items import ID_PREFIXES, MessagePart, WholeItem
+from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
+from chatapi.wire.protocols.responses.parts import MessagePart
 from chatapi.wire.protocols.responses.request import NAME
 from chatapi.wire.protocols.responses.response import ID_PREFIX
 

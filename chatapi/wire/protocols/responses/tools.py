@@ -4,7 +4,7 @@ A tool of Responses is flat, where one of chat completions nests its definition,
 which chat completions do not know: there, the namespace is a part of the tool's name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
@@ -163,8 +163,11 @@ def flat_name(namespace: str | None, name: str) -> str:
     return name if namespace is None else namespace + SEPARATOR + name
 
 
-def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
-    """Return the tools as chat completions have them. Raises `InvalidRequest`."""
+def chat_tools(tools: Mapping[str, Tool]) -> list[chat.Tool]:
+    """Return the tools, which are given by their paths, as chat completions have them.
+
+    Raises `InvalidRequest`.
+    """
     found: list[chat.Tool] = []
     names: set[str] = set()
     for tool, name, param in _flat(tools):
@@ -195,14 +198,12 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
             assert_never(tool)
 
 
-def left_out(tools: list[Tool]) -> Iterator[str]:
-    """Yield the paths of the tools that no upstream gets."""
-    for index, tool in enumerate(tools):
-        if isinstance(tool, WebSearch):
-            yield f"tools[{index}]"
+def left_out(tools: Mapping[str, Tool]) -> list[str]:
+    """Return the paths of the tools that no upstream gets."""
+    return [path for path, tool in tools.items() if isinstance(tool, WebSearch)]
 
 
-def namespaces(tools: list[Tool]) -> dict[str, tuple[str, str]]:
+def namespaces(tools: Iterable[Tool]) -> dict[str, tuple[str, str]]:
     """Return the namespace and the short name of each tool in a namespace, by its flat name."""
     return {
         flat_name(space.name, tool.name): (space.name, tool.name)
@@ -224,15 +225,15 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, msgspec.to_builtins(allowed)))
 
 
-def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
+def _flat(tools: Mapping[str, Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
     """Yield each tool that upstreams get, with its flat name and the path of its name in the request."""
-    for index, tool in enumerate(tools):
+    for path, tool in tools.items():
         match tool:
             case Namespace():
-                for inner_index, inner in enumerate(tool.described_tools):
-                    yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
+                for index, inner in enumerate(tool.described_tools):
+                    yield inner, flat_name(tool.name, inner.name), f"{path}.tools[{index}].name"
             case FlatFunction() | FlatCustomTool():
-                yield tool, tool.name, f"tools[{index}].name"
+                yield tool, tool.name, f"{path}.name"
             case WebSearch():
                 pass  # `left_out` names it
             case _:

@@ -1,0 +1,72 @@
+"""The parts of which messages, the outputs of tools, and reasoning are made.
+
+What a part has beyond these members is dropped.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps
+from chatapi.wire.messages import Id, PromptCacheBreakpoint
+
+
+class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of the objects that their `type` distinguishes."""
+
+
+class InputText(Tagged, frozen=True, tag="input_text"):
+    """A piece of text."""
+
+    text: str
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class InputImage(Tagged, frozen=True, tag="input_image"):
+    """A picture: a `data:` URL, or the URL of a remote one."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class InputFile(Tagged, frozen=True, tag="input_file"):
+    """A file in base64."""
+
+    file_data: str | None = None
+    filename: Id | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class OutputText(Tagged, frozen=True, tag="output_text"):
+    """A piece of an earlier answer."""
+
+    text: str
+
+
+class OutputRefusal(Tagged, frozen=True, tag="refusal"):
+    """A piece of an earlier refusal."""
+
+    refusal: str
+
+
+class SummaryText(Tagged, frozen=True, tag="summary_text"):
+    """A piece of a reasoning's summary."""
+
+    text: str
+
+
+class ReasoningText(Tagged, frozen=True, tag="reasoning_text"):
+    """A piece of a reasoning."""
+
+    text: str
+
+
+InputPart = InputText | InputImage | InputFile
+InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
+MessagePart = InputPart | OutputText | OutputRefusal
+MessageParts = Annotated[list[MessagePart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
