@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ["accounts/pages", "chatapi/api", "chatapi/console", "chatapi/pages", "usage/pages"]
+FOLDERS = [
+    *("accounts/pages", "usage/pages"),
+    *("chatapi/api", "chatapi/console", "chatapi/doctor", "chatapi/pages", "chatapi/web"),
+]
 PAGES = [
     *(
         path
@@ -23,7 +26,8 @@ AVOIDED = [
     "Charge more", "does not hear of it", "Key variable", "must take them", "addresses of pictures",
     "when the client names none", "Basis points:", "is known here", "may change their place",
     "Return to site", "stronger than the prefix", "Requests beyond it", "Requests admitted", "YOUR_KEY by",
-    "Empty: the address",
+    "Empty: the address", "page at this address", "This address takes", "the address of this service",
+    "from your address", "Your address has", "Your address opens",
 ]  # fmt: skip
 
 

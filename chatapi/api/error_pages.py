@@ -23,8 +23,8 @@ _VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*+(?
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "Your role does not allow this, or only operators of this service may do it."),
-    404: ("Not found", "There is no page at this address."),
-    405: ("Only for a form", "This address takes a form. Open the page that has it, and press its button."),
+    404: ("Not found", "There is no page at this URL."),
+    405: ("Only for a form", "This URL takes a form. Open the page that has it, and press its button."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
     503: ("Not available now", "The database does not answer, or not in time. Please try again in a moment."),
 }
@@ -84,7 +84,7 @@ def _answer(request: HttpRequest, error: APIError, said: str = "") -> HttpRespon
 
 
 def takes_a_form(request: HttpRequest, allow: str) -> HttpResponse:
-    """Answer 405 to a person who opened the address of a form; `allow` is the header of the answer."""
+    """Answer 405 to a person who opened the URL of a form; `allow` is the header of the answer."""
     response = _page(request, 405)
     response["Allow"] = allow
     return response

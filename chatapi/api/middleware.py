@@ -91,7 +91,7 @@ class CompressedPagesMiddleware(GZipMiddleware):
 
 
 class FormAddressMiddleware(MiddlewareMixin):
-    """Gives people a page who open an address of the console or the admin that takes only a form."""
+    """Gives people a page who open a URL of the console or the admin that takes only a form."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Replace Django's answer, which has no text."""

@@ -163,7 +163,7 @@ def check_path_prefix(**_: Any) -> Sequence[checks.CheckMessage]:
 
 @checks.register(CHECK_TAG)
 def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check that links in mail can begin with the service's address."""
+    """Check that links in mail can begin with the service's URL."""
     url = settings.PUBLIC_URL
     wrong = [] if not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url) else [url]
     if settings.SENDS_EMAIL and not url and "*" in settings.ALLOWED_HOSTS:

@@ -41,7 +41,7 @@ def check_mail() -> Iterator[Finding]:
         yield warning(
             "mail",
             "Mail about events has no links, because CHATAPI_PUBLIC_URL is empty.",
-            "Set it to the address of this service, such as https://chat.example.com.",
+            "Set it to the URL of this service, such as https://chat.example.com.",
         )
 
 

@@ -74,7 +74,7 @@ def test(row: Deployment) -> SafeString:
     return link(reverse("admin:deployment_test", args=[row.pk]), "Test", f"Test {row}")
 
 
-class Line(NamedTuple):
+class DeploymentLine(NamedTuple):
     """A deployment on the page of its model."""
 
     deployment: Deployment
@@ -84,9 +84,12 @@ class Line(NamedTuple):
     share: str
 
 
-def _lines(row: ServedModel) -> list[Line]:
+def _lines(row: ServedModel) -> list[DeploymentLine]:
     deployments = row.deployments.select_related("model").order_by("priority", "name")
-    return [Line(each, status(each), upstream(each), key_source(each), share(each)) for each in deployments]
+    return [
+        DeploymentLine(each, status(each), upstream(each), key_source(each), share(each))
+        for each in deployments
+    ]
 
 
 class NewDeploymentInline(StackedInline):

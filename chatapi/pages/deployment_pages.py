@@ -108,7 +108,7 @@ class DeploymentHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class BusiestDeployments:
     """Deployments with traffic, or the first few; those with the most failures come first."""
 
     rows: Sequence[DeploymentHealth]
@@ -174,7 +174,7 @@ class Catalog:
         return cls(kinds, deployments)
 
 
-def recent_deployments(deployments: Sequence[Deployment]) -> Recent:
+def recent_deployments(deployments: Sequence[Deployment]) -> BusiestDeployments:
     """Return the deployments, judged by the newest `SAMPLE` requests."""
     newest = list(Generation.objects.order_by("-id").only(*_COLUMNS)[:SAMPLE])
     served = _served(newest)
@@ -182,7 +182,7 @@ def recent_deployments(deployments: Sequence[Deployment]) -> Recent:
     rows = [_health(row, served[row.model_id, row.name], times) for row in deployments]
     ordered = sorted(rows, key=lambda row: (-row.broken, -row.requests))
     asked = [row for row in ordered if row.requests or row.failed_over]
-    return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))
+    return BusiestDeployments(ordered[: max(len(asked), FEW)], len(rows), len(newest))
 
 
 def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:

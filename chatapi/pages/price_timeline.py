@@ -166,7 +166,7 @@ def written(price: pricing.Price | Price, field: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CurveSegment:
     """One straight part of a curve."""
 
     style: str
@@ -189,7 +189,7 @@ class Label:
 class Chart:
     """The shapes and texts that the template draws."""
 
-    lines: Sequence[Line]
+    lines: Sequence[CurveSegment]
     legend: Sequence[tuple[str, str]]
     """Each curve's colour and name."""
     heights: Sequence[Label]
@@ -228,7 +228,7 @@ def draw_chart(rows: Sequence[Price], now: datetime) -> Chart | None:
     return Chart(lines, legend, heights, _times(plot, rows), _percent(max(plot.x(now), 0.0)))
 
 
-def _curve(plot: _Plot, rows: Sequence[Price], field: str, now: datetime) -> Iterator[Line]:
+def _curve(plot: _Plot, rows: Sequence[Price], field: str, now: datetime) -> Iterator[CurveSegment]:
     colour = _colour(field)
     for row, following in pairwise([*rows, None]):
         assert row is not None, "only the last one is None, which is never the first of a pair"
@@ -242,8 +242,8 @@ def _curve(plot: _Plot, rows: Sequence[Price], field: str, now: datetime) -> Ite
             yield _line(style, (plot.x(end), plot.x(end)), (y, plot.y(charged(following.value, field))))
 
 
-def _line(style: str, x: tuple[float, float], y: tuple[float, float]) -> Line:
-    return Line(style, *map(_percent, x), *map(_percent, y))
+def _line(style: str, x: tuple[float, float], y: tuple[float, float]) -> CurveSegment:
+    return CurveSegment(style, *map(_percent, x), *map(_percent, y))
 
 
 def _times(plot: _Plot, rows: Sequence[Price]) -> list[Label]:

@@ -161,9 +161,9 @@ async def _valkey_answers() -> bool:
 
 
 async def _is_ready(url: str) -> bool:
-    address = urlsplit(url)
-    request = f"GET /readyz HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n"
-    return b" 200 " in await _first_line(asyncio.open_connection(address.hostname, address.port), request)
+    parts = urlsplit(url)
+    request = f"GET /readyz HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
+    return b" 200 " in await _first_line(asyncio.open_connection(parts.hostname, parts.port), request)
 
 
 async def _first_line(opening: Coroutine[Any, Any, Connection], request: str) -> bytes:

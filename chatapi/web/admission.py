@@ -203,7 +203,7 @@ async def _admit(
             # The client gets this error, not that of a Redis that is away; the counter expires by itself.
             with suppress(RedisError):
                 if counter is not None:
-                    await services.states.give_back(counter, len(request.state))
+                    await services.states.release(counter, len(request.state))
             raise
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox

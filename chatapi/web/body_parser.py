@@ -151,7 +151,7 @@ class BodyParser:
     async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                # Apart from the parsing, because only a child that is known here can be killed.
+                # Apart from the parsing, because the child can be killed only once this method has it.
                 child = await self._in_thread(self._started)
                 return await self._in_thread(lambda: child.parse(task, pieces))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:

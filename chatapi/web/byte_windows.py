@@ -35,11 +35,11 @@ class ByteWindows:
             pipe.pexpire(counter, 2 * self._period_ms)  # it outlives what was put there last
             total_bytes, _ = await pipe.execute()
         if cast(int, total_bytes) > self.max_bytes:
-            await self.give_back(counter, n_bytes)
+            await self.release(counter, n_bytes)
             raise WindowFull(self._period_ms - begun_ms_ago)
         return counter
 
-    async def give_back(self, counter: str, n_bytes: int) -> None:
+    async def release(self, counter: str, n_bytes: int) -> None:
         """Take the bytes off their counter. Raises `RedisError`."""
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             pipe.decrby(counter, n_bytes)

@@ -88,14 +88,14 @@ TOO_MUCH_AT_ONCE = Refusal(
 )
 TOO_MUCH_FROM_ADDRESS = Refusal(
     HTTPStatus.TOO_MANY_REQUESTS,
-    "Too many large requests from your address arrive at the same time.",
+    "Too many large requests from your IP address arrive at the same time.",
     retry_after_seconds=1,
 )
 TOO_MANY_CONNECTIONS = Refusal(
-    HTTPStatus.TOO_MANY_REQUESTS, "Your address has too many connections open.", retry_after_seconds=1
+    HTTPStatus.TOO_MANY_REQUESTS, "Your IP address has too many connections open.", retry_after_seconds=1
 )
 TOO_MANY_HANDSHAKES = Refusal(
-    HTTPStatus.TOO_MANY_REQUESTS, "Your address opens WebSockets too often.", retry_after_seconds=10
+    HTTPStatus.TOO_MANY_REQUESTS, "Your IP address opens WebSockets too often.", retry_after_seconds=10
 )
 SERVER_FULL = Refusal(
     HTTPStatus.SERVICE_UNAVAILABLE,

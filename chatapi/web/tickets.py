@@ -81,7 +81,7 @@ class Tickets:
             return None
         with suppress(RedisError):  # a full Redis refuses this, and the ticket is already removed
             if ticket.counter:
-                await self.unused.give_back(ticket.counter, len(ticket.request))
+                await self.unused.release(ticket.counter, len(ticket.request))
         return ticket
 
     def _key(self, secret: str) -> str:

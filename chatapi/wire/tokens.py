@@ -28,7 +28,7 @@ import tiktoken
 DEFAULT_ENCODING: Final = "o200k_base"
 
 _VOCABULARY = Path(__file__).parent / "vocabulary"
-# Encoding: the file name that tiktoken looks for (SHA-1 of its address), and the SHA-256 of its content. See
+# Encoding: the file name that tiktoken looks for (SHA-1 of its URL), and the SHA-256 of its content. See
 # vocabulary/README.md.
 _FILES = {
     "o200k_base": (

@@ -179,7 +179,7 @@ def test_the_address_of_a_form_that_is_opened_is_a_page_that_leads_back(
 ) -> None:
     response = root.get(path)
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
-    assert "This address takes a form." in response.content.decode()
+    assert "This URL takes a form." in response.content.decode()
     assert f'href="{home}"' in response.content.decode()
     assert "content-security-policy" in response.headers
 

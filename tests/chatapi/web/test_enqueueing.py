@@ -66,11 +66,11 @@ async def test_a_redis_that_is_frozen_for_a_while(
     "command",
     [
         lambda services: services.states.take(1, 1),
-        lambda services: services.states.give_back("counter", 1),
+        lambda services: services.states.release("counter", 1),
         lambda services: services.tickets.issue(Ticket(identity.new_id(), 1, "openai", b"{}")),
         lambda services: services.tickets.redeem("secret"),
     ],
-    ids=["take", "give_back", "issue", "redeem"],
+    ids=["take", "release", "issue", "redeem"],
 )
 async def test_room_and_tickets_do_not_wait_for_a_frozen_redis(
     services: Services,
@@ -89,7 +89,7 @@ async def test_room_and_tickets_do_not_wait_for_a_frozen_redis(
 async def test_a_counter_that_redis_has_lost_expires(services: Services, valkey: Valkey) -> None:
     counter = await services.states.take(1, 1)
     valkey.client.flushall()
-    await services.states.give_back(counter, 1)
+    await services.states.release(counter, 1)
     assert valkey.client.pttl(counter) > 0
 
 
