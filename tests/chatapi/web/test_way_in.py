@@ -22,6 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).parents[3]
 MOST_FILES = 15
 MOST_FRAMES = 12
+MOST_FRAMES_OF_A_MONTHS_FIRST = 15
 WRITER = "group-commit"
 BODY = {"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 Stack = list[tuple[str, str]]
@@ -100,6 +101,8 @@ async def test_few_of_our_files_and_frames_are_between_a_request_and_its_admissi
     alice: Person, services: Services, recorder: Recorder
 ) -> None:
     await _admit(alice, recorder)  # the first one of a month makes the row of its budget, too
+    first = [*recorder.of_writer, *recorder.of_tasks]
+    assert [each for each in first if len(each) > MOST_FRAMES_OF_A_MONTHS_FIRST] == []
     while services._background:  # the first one's generation is cancelled
         await asyncio.gather(*services._background)
     recorder.begin()
