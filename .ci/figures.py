@@ -59,6 +59,7 @@ def main() -> None:
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
+    print(f"\nThe files under {SMALL_FILE_LINES} lines:", *small, sep="\n  ")
 
 
 def _product_files() -> list[Path]:

@@ -16,8 +16,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
-from usage.pages.filters import first_mistake
-from usage.pages.paging import newest_first
+from usage.pages.filters import first_mistake, newest_first
 from usage.rollups import refused_requests
 
 PAGE = 50

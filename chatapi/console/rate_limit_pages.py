@@ -27,8 +27,8 @@ from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console, Link, page, render
 from chatapi.redis_client import connect
+from usage.pages.filters import newest_first
 from usage.pages.gauges import fullness
-from usage.pages.paging import newest_first
 
 log = logging.getLogger(__name__)
 

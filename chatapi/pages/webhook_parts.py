@@ -14,7 +14,7 @@ from chatapi.notifications import backlog, queue, webhooks
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS, EventKind
-from usage.pages.paging import newest_first
+from usage.pages.filters import newest_first
 
 
 def choices_of(kinds: Iterable[EventKind]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The GET forms of pages about usage: they parse URLs, report mistakes, offer choices, make links."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -26,6 +26,7 @@ from usage.models.generations import ANY_ERROR
 from usage.pages.links import ADMIN, Choice, Pages, usual_ranges
 
 Filtering = TypeVar("Filtering", bound=Filters)
+Row = TypeVar("Row", bound=Model)
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 100
 RANGE = ("days", "start", "end")
@@ -63,6 +64,18 @@ def is_id(text: str) -> bool:
     """Return whether the text is a decimal number that a database id can be."""
     # ASCII, because `isdecimal` also accepts the digits of other scripts; a longer number is no id.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID
+
+
+def newest_first(
+    request: HttpRequest, rows: QuerySet[Row], size: int, url: Callable[..., str]
+) -> tuple[list[Row], dict[str, str]]:
+    """Return a page of `size` rows, and the links to other pages; `url` makes the URL of one (`before=…`)."""
+    before = request.GET.get("before", "")
+    rows = rows.filter(pk__lt=int(before)) if is_id(before) else rows
+    # One more than is shown says whether there is an older page.
+    found = list(rows.order_by("-pk")[: size + 1])
+    older_url = url(before=found[size - 1].pk) if len(found) > size else ""
+    return found[:size], {"older_url": older_url, "newest_url": url() if before else ""}
 
 
 def generation_id_in(text: str) -> UUID | None:
