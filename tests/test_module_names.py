@@ -1,5 +1,8 @@
-"""No two modules of a package have one name, because an import line then says too little to its reader."""
+"""No two modules of a package have one name, because an import line then says too little to its reader; and
+names of tests are short enough to be read in a line.
+"""
 
+import re
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +14,8 @@ FRAMEWORKS = {"__init__", "admin", "apps", "errors", "models", "urls", "views"}
 OF_A_PROTOCOL = {"encoder", "envelope", "reference", "request"}
 # Rooms with a file for each noun, whose code is in a file of the same name in another room.
 OF_NOUNS = ("accounts/models/", "usage/models/", "chatapi/console/", "chatapi/api/management/")
+
+TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("package", ["accounts", "usage", "chatapi"])
@@ -28,3 +33,9 @@ def test_no_two_modules_of_a_package_have_one_name(package: str) -> None:
             continue
         found[path.stem].append(str(path))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_the_name_of_a_test_has_80_characters_at_most() -> None:
+    names = {name for path in Path("tests").rglob("test_*.py") for name in TEST.findall(path.read_text())}
+    assert len(names) > 2_000
+    assert sorted(name for name in names if len(name) > 80) == []

@@ -255,7 +255,7 @@ def ahead(client: LimitClient, redis: Redis) -> RateLimits:
     return found
 
 
-async def test_after_the_clock_of_redis_was_set_back_requests_give_back_what_they_did_not_use(
+async def test_requests_release_unused_tokens_after_the_clock_of_redis_was_set_back(
     client: LimitClient, redis: Redis
 ) -> None:
     limit = tokens(1_000)

@@ -330,7 +330,7 @@ def test_a_project_stays_in_its_organization(house: None, alice: Person, charlie
     ("of_key", "of_person", "changes"),
     [(Role.OWNER, Role.ADMIN, False), (Role.OWNER, Role.OWNER, True), (Role.ADMIN, Role.ADMIN, True)],
 )
-def test_a_project_with_an_admin_key_is_archived_and_revived_by_its_role_or_a_higher_one(
+def test_a_project_is_archived_by_its_admin_keys_role_or_a_higher_one(
     acme: Organization, alice: Person, of_key: Role, of_person: Role, changes: bool
 ) -> None:
     alice.manage_as(of_key)

@@ -527,7 +527,7 @@ def test_the_customer_of_another_organization_is_free_when_its_last_hour_is_over
     assert stripe.total(CUSTOMER) == sum(owed(payer) // UNIT_NANODOLLARS for payer in payers)
 
 
-def test_hours_that_are_not_reported_yet_do_not_go_to_a_customer_that_has_them_of_another_organization(
+def test_unreported_hours_do_not_go_to_a_customer_of_another_organization(
     stripe: Stripe, clock: Clock, keys: list[APIKey]
 ) -> None:
     other = keys_of("Other")

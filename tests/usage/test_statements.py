@@ -177,7 +177,7 @@ def test_a_busy_preview_has_the_same_sums_without_kinds(
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MAX_REQUESTS_BY_KIND", -1), ("MAX_ENTRIES", 0)])
-def test_a_preview_beyond_its_bounds_after_re_ratings_has_their_sums_and_reads_few_rows(
+def test_a_preview_beyond_its_bounds_has_sums_of_re_ratings_and_reads_few_rows(
     lived: Callable[[int], list[list[APIKey]]], monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     ((key, _), _) = lived(4)

@@ -53,7 +53,7 @@ def test_reasoning_that_is_counted_apart_from_the_completion_is_added(
     assert read(STOP, event({"choices": [], "usage": usage}), DONE)[-1] == counted
 
 
-def test_a_total_with_the_cached_part_that_the_prompt_lacks_says_nothing_of_reasoning() -> None:
+def test_a_total_with_a_cached_part_beside_the_prompt_says_nothing_of_reasoning() -> None:
     usage = {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 104, "cache_read_input_tokens": 90}
     assert read(STOP, event({"choices": [], "usage": usage}), DONE)[-1] == Usage(12, 2)
 
