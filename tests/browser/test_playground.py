@@ -111,6 +111,24 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
     expect(page.get_by_text("playground (ck_live_")).to_be_visible()
 
 
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_playground_shows_what_a_model_thinks_and_the_cost_of_it(
+    page: Page, installation: Installation, ids: dict[str, int], protocol: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill("hello [sandbox reasoning_tokens=40 tokens=3 delay_ms=50]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "amount")).to_contain_text("≥ $0.0000", timeout=15_000)
+    expect(part(page, "thoughts")).not_to_be_empty()
+    expect(part(page, "answer")).to_be_empty()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    expect(part(page, "answer")).not_to_be_empty()
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=3]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "thoughts")).to_be_hidden()
+
+
 def test_an_answer_that_fails_on_its_way_is_not_complete(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:

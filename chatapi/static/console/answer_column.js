@@ -1,4 +1,4 @@
-// One answer of the playground: its text, its frames, its usage and its cost.
+// One answer of the playground: its reasoning and text, its frames, its usage and its cost.
 
 import { announce } from "./console.js";
 import { eventOf } from "./protocols.js";
@@ -30,8 +30,12 @@ export class AnswerColumn {
   }
 
   clear(model) {
-    for (const name of ["answer", "frames", "count", "usage", "amount", "ended"]) this.part(name).textContent = "";
-    for (const name of ["failure", "cost", "continue", "receipt", "usage", "usage-title"]) this.part(name).hidden = true;
+    for (const name of ["thoughts", "answer", "frames", "count", "usage", "amount", "ended"]) {
+      this.part(name).textContent = "";
+    }
+    for (const name of ["failure", "reasoning", "cost", "continue", "receipt", "usage", "usage-title"]) {
+      this.part(name).hidden = true;
+    }
     this.part("model").textContent = model;
     this.count = 0;
     this.pieces = 0;
@@ -73,9 +77,12 @@ export class AnswerColumn {
     this.part("count").textContent = `${this.count} frames`;
     for (const event of parts.map(eventOf)) {
       if (!event) continue;
+      const thought = protocol.thought(event);
+      this.part("thoughts").append(thought);
+      if (thought) this.part("reasoning").hidden = false;
       const text = protocol.text(event);
       this.part("answer").append(text);
-      if (text) this.pieces += 1;
+      if (thought || text) this.pieces += 1;
       const failure = protocol.failure(event);
       if (failure) this.fail(failure);
       const usage = protocol.usage(event);
@@ -89,7 +96,7 @@ export class AnswerColumn {
     for (const name of ["cost", "usage", "usage-title"]) this.part(name).hidden = false;
   }
 
-  // Each piece of text has a token at least; what the input costs is known at the end only.
+  // Each piece of reasoning or text has a token at least; what the input costs is known at the end only.
   showLeastCost() {
     if (!this.pieces) return;
     this.part("cost").hidden = false;

@@ -2,7 +2,8 @@
 //
 // `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's names of the
 // form's parameters, which has no others; `takes`: the other fields of the form that it has a place for;
-// `body(request)`: what is sent; `text(event)`, `usage(event)` and `failure(event)`: what a frame's object says.
+// `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `usage(event)` and
+// `failure(event)`: what a frame's object says.
 
 const DEFAULT_MAX_TOKENS = 1024; // Of Messages, which require a number.
 
@@ -44,6 +45,7 @@ export const PROTOCOLS = {
       stream: true,
       stream_options: { include_usage: true },
     }),
+    thought: ({ choices }) => choices?.[0]?.delta?.reasoning_content ?? "",
     text: chatText,
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,
@@ -63,6 +65,7 @@ export const PROTOCOLS = {
       store: false,
       stream: true,
     }),
+    thought: ({ type, delta }) => (/^response\.reasoning_(summary_)?text\.delta$/.test(type) ? delta : ""),
     text: responsesText,
     usage: (event) => event.response?.usage,
     failure: (event) => (event.type === "error" ? event.message : event.response?.error?.message),
@@ -88,6 +91,7 @@ export const PROTOCOLS = {
       ...(request.schema && { output_config: { format: { type: "json_schema", schema: request.schema } } }),
       stream: true,
     }),
+    thought: ({ type, delta }) => (type === "content_block_delta" ? delta.thinking ?? "" : ""),
     text: messagesText,
     usage: (event) => (event.type === "message_delta" ? event.usage : undefined),
     failure: (event) => event.error?.message,
@@ -104,6 +108,7 @@ export const PROTOCOLS = {
       stream: true,
       stream_options: { include_usage: true },
     }),
+    thought: () => "", // Text completions leave the reasoning out.
     text: (event) => event.choices?.[0]?.text ?? "",
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,
