@@ -50,7 +50,9 @@ id = "recorded"
 context_window = 8192
 max_output_tokens = 1024
 price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
-deployments = [{ name = "upstream", engine = "openai_compatible", base_url = "URL/v1" }]
+deployments = [
+    { name = "upstream", engine = "openai_compatible", base_url = "URL/v1", extra_parameters = ["top_k"] },
+]
 """
 
 
@@ -227,7 +229,12 @@ def outputs_of_code(page: Page, installation: Installation, protocol: str) -> di
 
 
 PARAMETERS = {"temperature": "0.25", "top_p": "0.5", "max_tokens": "17", "seed": "3"}
-SENT: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5}
+OTHERS = {
+    "chat": '{"top_k": 5, "tool_choice": "required"}',
+    "responses": '{"top_k": 5, "tool_choice": "required"}',
+    "messages": '{"top_k": 5, "tool_choice": {"type": "any"}}',
+}
+SENT: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5, "top_k": 5, "tool_choice": "required"}
 OF_PROTOCOL: dict[str, dict[str, Any]] = {
     "chat": {"seed": 3, "stop": ["END", "STOP"]},
     "responses": {},
@@ -253,6 +260,12 @@ def test_page_and_code_send_the_whole_conversation_with_all_parameters(
     page.get_by_label("tools").fill(TOOLS)
     page.get_by_text("JSON schema", exact=True).click()
     page.get_by_label("schema of the answer").fill(SCHEMA)
+    for wrong, why in (("5", "write an object"), ('{"model": "x"}', 'the form sends "model" already')):
+        page.get_by_label("other parameters").fill(wrong)
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#invalid")).to_contain_text(f"other parameters: {why}")
+    page.get_by_label("other parameters").fill(OTHERS[protocol])
+    expect(page.locator("#curl")).to_contain_text("top_k")
     expect(page.locator("#curl")).to_contain_text("additionalProperties")
     page.get_by_role("button", name="Send").click()
     expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)

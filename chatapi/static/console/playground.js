@@ -70,10 +70,21 @@ function parameters(protocol) {
   return all;
 }
 
+// Parameters that have no field; `sent` are those of the form's fields.
+function others(field, sent) {
+  const all = json(field) ?? {};
+  if (!isObject(all)) {
+    throw new InvalidField(field, "write an object, such as {\"tool_choice\": \"required\"}.");
+  }
+  const twice = Object.keys(all).find((name) => Object.hasOwn(sent, name));
+  if (twice) throw new InvalidField(field, `the form sends "${twice}" already.`);
+  return all;
+}
+
 // Raises `InvalidField`.
 function bodyFor(protocol, model) {
   const has = (name) => protocol.takes.includes(name);
-  return protocol.body({
+  const body = protocol.body({
     model,
     system: has("system") ? find("system").value : "",
     messages: [...find("messages").children].map((each) => ({
@@ -84,6 +95,7 @@ function bodyFor(protocol, model) {
     tools: has("tools") ? tools(find("tools")) : undefined,
     schema: has("schema") ? schema(find("schema")) : undefined,
   });
+  return { ...body, ...others(find("more"), body) };
 }
 
 function showInvalid(error) {

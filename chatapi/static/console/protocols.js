@@ -1,7 +1,7 @@
 // The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
 //
 // `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's names of the
-// form's parameters, which has no others; `takes`: the other fields of the form that it has a place for;
+// form's parameters that have a field; `takes`: the other fields of the form that it has a place for;
 // `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `usage(event)` and
 // `failure(event)`: what a frame's object says.
 
