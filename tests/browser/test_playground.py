@@ -189,13 +189,23 @@ def test_the_playground_sends_tools_and_schemas_and_names_the_field_that_is_wron
     expect(part(page, "answer")).to_contain_text('"seats"', timeout=15_000)
 
 
-@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+@pytest.mark.parametrize(
+    ("protocol", "dialect"),
+    [
+        *[("chat", dialect) for dialect in ("openai", "bitseek", "opentoken", "llama")],
+        *[("completions", dialect) for dialect in ("openai", "bitseek")],
+        ("responses", ""),
+        ("messages", ""),
+    ],
+)
 def test_the_playgrounds_code_sends_the_same_request(
-    page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str
+    page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str, dialect: str
 ) -> None:
     """Quotes, line breaks and backslashes come back as typed."""
     open_playground(page, installation, ids, echo)
     page.get_by_label("Protocol").select_option(protocol)
+    if dialect:
+        page.get_by_label("Dialect").select_option(dialect)
     prompt = 'it\'s "quoted" \\ and\nin $two `lines` {é}'
     page.get_by_label("Text of the message").fill(prompt)
     page.get_by_text("Parameters", exact=True).click()
@@ -204,6 +214,7 @@ def test_the_playgrounds_code_sends_the_same_request(
     for language, output in outputs_of_code(page, installation, protocol).items():
         said = output if language != "curl" else _said(output)
         assert prompt in said
+        assert "_tokens" in output
 
 
 def outputs_of_code(page: Page, installation: Installation, protocol: str) -> dict[str, str]:
@@ -339,9 +350,10 @@ def test_a_project_that_is_chosen_during_a_request_is_of_the_next_one(
 
 
 def _said(stream: str) -> str:
-    """Return the text of a stream's events, in any of the three protocols."""
+    """Return the text of a stream's events, in any protocol."""
     events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
-    deltas = [each["choices"][0]["delta"] for each in events if each.get("choices")]
+    choices = [each["choices"][0] for each in events if each.get("choices")]
+    deltas = [each.get("delta", each) for each in choices]
     deltas += [each["delta"] for each in events if each.get("type") == "content_block_delta"]
     pieces = [each.get("content") or each.get("text") or "" for each in deltas]
     pieces += [each["delta"] for each in events if each.get("type") == "response.output_text.delta"]
