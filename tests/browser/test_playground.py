@@ -189,6 +189,34 @@ def test_the_playground_sends_tools_and_schemas_and_names_the_field_that_is_wron
     expect(part(page, "answer")).to_contain_text('"seats"', timeout=15_000)
 
 
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_results_of_tools_continue_the_conversation(
+    page: Page, installation: Installation, ids: dict[str, int], recorded: str, protocol: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill("Rain? [sandbox tool_calls=2]")
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("tools").fill(TOOLS)
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Continue the conversation").click()
+    results = page.get_by_label("Result of weather")
+    expect(results.first).to_be_focused()
+    shown = [json.loads(each) for each in page.locator("[data-call] code").all_inner_texts()]
+    results.first.fill("none")
+    results.last.fill("some")
+    page.get_by_label("Model", exact=True).select_option(recorded)
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    _, assistant, *results_sent = installation.calls(recorded)[-1]["body"]["messages"]
+    calls = assistant["tool_calls"]
+    assert [each["function"]["name"] for each in calls] == ["weather", "weather"]
+    assert [json.loads(each["function"]["arguments"]) for each in calls] == shown
+    assert not assistant.get("content")
+    sent = [(each["role"], each["tool_call_id"], each["content"]) for each in results_sent]
+    assert sent == [("tool", calls[0]["id"], "none"), ("tool", calls[1]["id"], "some")]
+
+
 @pytest.mark.parametrize(
     ("protocol", "dialect"),
     [

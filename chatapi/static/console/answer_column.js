@@ -19,6 +19,15 @@ async function* frames(stream) {
   if (rest) yield [rest];
 }
 
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 export class AnswerColumn {
   // `ask(path, options)` sends a request with the project's key; `receiptUrl` has ID where the id belongs.
   constructor(root, ask, receiptUrl) {
@@ -37,8 +46,14 @@ export class AnswerColumn {
       this.part(name).hidden = true;
     }
     this.part("model").textContent = model;
-    this.count = 0;
-    this.pieces = 0;
+    Object.assign(this, { count: 0, pieces: 0, text: "", calls: new Map() });
+  }
+
+  // What the answer adds to a conversation; null if that is nothing, or a call was cut.
+  get message() {
+    const calls = [...this.calls.values()].map((each) => ({ ...each, arguments: each.arguments || "{}" }));
+    const isUsable = (this.text || calls.length) && calls.every((each) => isJson(each.arguments));
+    return isUsable ? { text: this.text, calls } : null;
   }
 
   fail(text) {
@@ -60,7 +75,7 @@ export class AnswerColumn {
       } else {
         for await (const parts of frames(answer.body)) this.write(protocol, parts);
         const isWhole = this.part("failure").hidden; // An error can come inside the stream.
-        this.part("continue").hidden = !isWhole || !this.part("answer").textContent;
+        this.part("continue").hidden = !isWhole || !this.message;
         if (isWhole) announce("The answer is complete.");
       }
     } catch (error) {
@@ -81,14 +96,26 @@ export class AnswerColumn {
       this.part("thoughts").append(thought);
       if (thought) this.part("reasoning").hidden = false;
       const text = protocol.text(event);
+      this.text += text;
       this.part("answer").append(text);
-      if (thought || text) this.pieces += 1;
+      const calls = protocol.calls(event);
+      for (const piece of calls) this.writeCall(piece);
+      if (thought || text || calls.length) this.pieces += 1;
       const failure = protocol.failure(event);
       if (failure) this.fail(failure);
       const usage = protocol.usage(event);
       if (usage) this.showUsage(usage);
     }
     this.showLeastCost();
+  }
+
+  writeCall({ key, id, name, arguments: text = "" }) {
+    if (!this.calls.has(key)) {
+      this.calls.set(key, { id, name, arguments: "" });
+      this.part("answer").append(`\n${name} `);
+    }
+    this.calls.get(key).arguments += text;
+    this.part("answer").append(text);
   }
 
   showUsage(usage) {
