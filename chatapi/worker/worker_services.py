@@ -26,7 +26,7 @@ from chatapi.worker.absences import Absences
 from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
-from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.engines.sandbox.engine import SandboxEngine
 from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage
