@@ -19,7 +19,7 @@ from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from chatapi.wire.protocols.protocol import Encoder
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream.upstream_errors import STOPPED
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Outcome

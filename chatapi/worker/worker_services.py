@@ -20,7 +20,7 @@ from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
-from chatapi.wire.upstream_api import ANTHROPIC
+from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.worker import deployments
 from chatapi.worker.absences import Absences
 from chatapi.worker.deployments import Route

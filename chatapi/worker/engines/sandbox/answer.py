@@ -10,7 +10,7 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 from chatapi.worker.engines.sandbox.request import AnswerSpec, SchemaToFill, ToolToCall
 from chatapi.worker.engines.sandbox.schema import instance
 from chatapi.worker.engines.sandbox.script import Script, without_markers

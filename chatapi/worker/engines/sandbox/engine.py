@@ -13,7 +13,7 @@ from typing import NoReturn, assert_never
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
 from chatapi.wire.prompts import Inputs, Messages, Texts
-from chatapi.wire.upstream_errors import TIMED_OUT
+from chatapi.wire.upstream.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox.answer import Answer
 from chatapi.worker.engines.sandbox.embeddings import DimensionsError, Embeddings
