@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest
 from django.urls import get_script_prefix
 
+from chatapi.wire.protocols import protocol_of
+from chatapi.wire.request_body import client_parameters
+
 
 class Template(NamedTuple):
     """Code with places for a base URL, a key and a model."""
@@ -214,6 +217,8 @@ class Streaming(NamedTuple):
     method: str
     python_loop: str
     node_loop: str
+    beyond_python: frozenset[str] = frozenset({"models"})
+    """Parameters of the API that the SDK for Python has no name for; it sends them as they are."""
 
 
 _CHUNKS_IN_PYTHON = """\
@@ -274,6 +279,7 @@ STREAMING = {
         "client.messages.create",
         _MESSAGES_IN_PYTHON,
         _MESSAGES_IN_NODE,
+        frozenset({"models", "output_format", "temperature", "top_k", "top_p"}),
     ),
     "completions": Streaming(
         *("Text completions", "/v1/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
@@ -283,8 +289,6 @@ STREAMING = {
     ),
 }
 _to_json = partial(json.dumps, ensure_ascii=False)
-# Parameters that Anthropic's Python SDK does not name any more; it sends them as they are.
-_BEYOND_ANTHROPICS_SDK = {"temperature", "top_p"}
 
 
 def code_of(protocol: str, *, origin: str, key: str, body: Mapping[str, Any]) -> dict[str, str]:
@@ -294,11 +298,10 @@ def code_of(protocol: str, *, origin: str, key: str, body: Mapping[str, Any]) ->
     """
     its = STREAMING[protocol]
     as_json = "{\n" + _members(body, '"{}": {}', _to_json) + "\n}"
-    named = body
-    if protocol == "messages" and (
-        beyond := {name: body[name] for name in body.keys() & _BEYOND_ANTHROPICS_SDK}
-    ):
-        named = {name: body[name] for name in body if name not in beyond} | {"extra_body": beyond}
+    known = {*client_parameters(protocol_of(its.path).operations[0].request)} - its.beyond_python
+    named = {name: value for name, value in body.items() if name in known}
+    if beyond := {name: value for name, value in body.items() if name not in known}:
+        named["extra_body"] = beyond
     clients = {"origin": origin, "secret": key}
     return {
         "curl": (

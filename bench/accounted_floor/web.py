@@ -15,10 +15,10 @@ from bench.accounted_floor import books
 from bench.accounted_floor.commands import Commands, celery_message
 from chatapi.concurrency import Batch
 from chatapi.serving.process_tuning import tune_process
-from chatapi.web.listening_socket import listen
-from chatapi.web.server import serve
-from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import loop
+from chatapi.web.server.listening_socket import listen
+from chatapi.web.server.server import serve
+from chatapi.web.server.server_limits import ServerLimits
+from chatapi.web.server.transport import loop
 from usage.database.group_commit import GroupCommit
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

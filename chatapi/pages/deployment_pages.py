@@ -28,7 +28,7 @@ from chatapi.models import Deployment, ServedModel
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
+from chatapi.wire.upstream.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
 from chatapi.worker.deployments import target_of
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.run_usage import REFUSED

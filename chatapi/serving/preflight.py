@@ -16,8 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from accounts.redis_urls import all_urls, stream_urls
 from chatapi.checks import CHECK_TAG
-from chatapi.web.listening_socket import inherited, listen
-from chatapi.web.server_limits import ServerLimits
+from chatapi.web.server.listening_socket import inherited, listen
+from chatapi.web.server.server_limits import ServerLimits
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.web.probes import start_draining
-from chatapi.web.server import serve
-from chatapi.web.server_limits import ServerLimits
+from chatapi.web.server.server import serve
+from chatapi.web.server.server_limits import ServerLimits
+from chatapi.web.server.transport import loop
 from chatapi.web.services import Services
-from chatapi.web.transport import loop
 
 # Web processes that share a socket accept few connections per turn of their loops: the least busy one, whose
 # turns are the shortest, takes the most. One alone takes more, so that nobody waits behind a burst.

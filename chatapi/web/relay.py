@@ -1,7 +1,7 @@
 """Streams a follower's deltas up to the terminal one, with keep-alives in silence.
 
-If the terminal delta never comes, the log and the row tell the end (`silence.py` notices). A generation whose
-process has died or whose log is lost gets an error as its end.
+If the terminal delta never comes, the log and the row tell the end (`following/silence.py` notices). A
+generation whose process has died or whose log is lost gets an error as its end.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from accounts import loop_clock
 from accounts.errors import AccountsError
 from chatapi import errors
 from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamLost, StreamUnavailable, in_time
-from chatapi.web.follower import Follower
+from chatapi.web.following.follower import Follower
+from chatapi.web.following.silence import Finding, Watch
 from chatapi.web.services import Services
-from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from chatapi.wire.protocols.protocol import Encoder
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream.upstream_errors import STOPPED
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Outcome
@@ -141,7 +141,8 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
 
 
 async def _end_after(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
-    """Return the end of a stream that `silence.py` has looked into; nothing while it may still be published.
+    """Return the end of a stream that `following/silence.py` has looked into; nothing while it may still be
+    published.
 
     Raises `StreamLost`, `StreamUnavailable` or `DatabaseUnavailable`.
     """

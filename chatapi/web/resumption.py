@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from chatapi.web.follower import LogFollower
+from chatapi.web.following.follower import LogFollower
 from chatapi.web.relay import Authorize, Pace, relay
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed

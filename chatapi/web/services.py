@@ -28,13 +28,13 @@ from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.cancellations import Cancellations
+from chatapi.web.following.inboxes import Inboxes
+from chatapi.web.following.silence import Silence
 from chatapi.web.generation_queue import GenerationQueue
-from chatapi.web.inboxes import Inboxes
 from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.queue_age import QueueAge
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
-from chatapi.web.silence import Silence
 from chatapi.web.tickets import Tickets
 from chatapi.wire import caps
 from usage.books import prices, reports

@@ -177,7 +177,7 @@ class FunctionCall(_Part, frozen=True, tag="function"):
     id: Id
     function: CalledFunction
     extra_content: Any = None
-    """What the upstream wants back with the call (`upstream_request.EXTRA_CONTENT`); only a dict counts."""
+    """What the upstream wants back with the call (`openai_request.EXTRA_CONTENT`); only a dict counts."""
 
 
 class CustomCall(_Part, frozen=True, tag="custom"):
@@ -253,7 +253,7 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     function_call: CalledFunction | None = None
     audio: AudioId | None = None
     reasoning_content: str | None = None
-    """What the model thought, for deployments that take it back (`upstream_request.REASONING`)."""
+    """What the model thought, for deployments that take it back (`openai_request.REASONING`)."""
     thoughts: Annotated[list[Thought], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
     """The same from Anthropic's Messages, block by block."""
     cache_control: CacheControl | None = None

@@ -19,7 +19,7 @@ from chatapi.models import Engine
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
+from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import fallbacks
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target

@@ -9,7 +9,7 @@ import msgspec
 from chatapi.concurrency import retry
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream.upstream_errors import STOPPED
 from chatapi.worker.deployments import Route
 from chatapi.worker.runs.run import Run
 from chatapi.worker.worker_services import WorkerServices

@@ -20,13 +20,13 @@ from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
-from chatapi.wire.upstream_api import ANTHROPIC
+from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.worker import deployments
 from chatapi.worker.absences import Absences
 from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
-from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.engines.sandbox.engine import SandboxEngine
 from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage

@@ -50,7 +50,9 @@ id = "recorded"
 context_window = 8192
 max_output_tokens = 1024
 price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
-deployments = [{ name = "upstream", engine = "openai_compatible", base_url = "URL/v1" }]
+deployments = [
+    { name = "upstream", engine = "openai_compatible", base_url = "URL/v1", extra_parameters = ["top_k"] },
+]
 """
 
 
@@ -109,6 +111,24 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
     page.get_by_role("link", name="Receipt").click()
     expect(page.locator(".sum")).to_contain_text(amount)
     expect(page.get_by_text("playground (ck_live_")).to_be_visible()
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_playground_shows_what_a_model_thinks_and_the_cost_of_it(
+    page: Page, installation: Installation, ids: dict[str, int], protocol: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill("hello [sandbox reasoning_tokens=40 tokens=3 delay_ms=50]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "amount")).to_contain_text("≥ $0.0000", timeout=15_000)
+    expect(part(page, "thoughts")).not_to_be_empty()
+    expect(part(page, "answer")).to_be_empty()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    expect(part(page, "answer")).not_to_be_empty()
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=3]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "thoughts")).to_be_hidden()
 
 
 def test_an_answer_that_fails_on_its_way_is_not_complete(
@@ -170,12 +190,50 @@ def test_the_playground_sends_tools_and_schemas_and_names_the_field_that_is_wron
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_results_of_tools_continue_the_conversation(
+    page: Page, installation: Installation, ids: dict[str, int], recorded: str, protocol: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill("Rain? [sandbox tool_calls=2]")
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("tools").fill(TOOLS)
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Continue the conversation").click()
+    results = page.get_by_label("Result of weather")
+    expect(results.first).to_be_focused()
+    shown = [json.loads(each) for each in page.locator("[data-call] code").all_inner_texts()]
+    results.first.fill("none")
+    results.last.fill("some")
+    page.get_by_label("Model", exact=True).select_option(recorded)
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    _, assistant, *results_sent = installation.calls(recorded)[-1]["body"]["messages"]
+    calls = assistant["tool_calls"]
+    assert [each["function"]["name"] for each in calls] == ["weather", "weather"]
+    assert [json.loads(each["function"]["arguments"]) for each in calls] == shown
+    assert not assistant.get("content")
+    sent = [(each["role"], each["tool_call_id"], each["content"]) for each in results_sent]
+    assert sent == [("tool", calls[0]["id"], "none"), ("tool", calls[1]["id"], "some")]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "dialect"),
+    [
+        *[("chat", dialect) for dialect in ("openai", "bitseek", "opentoken", "llama")],
+        *[("completions", dialect) for dialect in ("openai", "bitseek")],
+        ("responses", ""),
+        ("messages", ""),
+    ],
+)
 def test_the_playgrounds_code_sends_the_same_request(
-    page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str
+    page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str, dialect: str
 ) -> None:
     """Quotes, line breaks and backslashes come back as typed."""
     open_playground(page, installation, ids, echo)
     page.get_by_label("Protocol").select_option(protocol)
+    if dialect:
+        page.get_by_label("Dialect").select_option(dialect)
     prompt = 'it\'s "quoted" \\ and\nin $two `lines` {é}'
     page.get_by_label("Text of the message").fill(prompt)
     page.get_by_text("Parameters", exact=True).click()
@@ -184,6 +242,7 @@ def test_the_playgrounds_code_sends_the_same_request(
     for language, output in outputs_of_code(page, installation, protocol).items():
         said = output if language != "curl" else _said(output)
         assert prompt in said
+        assert "_tokens" in output
 
 
 def outputs_of_code(page: Page, installation: Installation, protocol: str) -> dict[str, str]:
@@ -209,7 +268,12 @@ def outputs_of_code(page: Page, installation: Installation, protocol: str) -> di
 
 
 PARAMETERS = {"temperature": "0.25", "top_p": "0.5", "max_tokens": "17", "seed": "3"}
-SENT: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5}
+OTHERS = {
+    "chat": '{"top_k": 5, "tool_choice": "required"}',
+    "responses": '{"top_k": 5, "tool_choice": "required"}',
+    "messages": '{"top_k": 5, "tool_choice": {"type": "any"}}',
+}
+SENT: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5, "top_k": 5, "tool_choice": "required"}
 OF_PROTOCOL: dict[str, dict[str, Any]] = {
     "chat": {"seed": 3, "stop": ["END", "STOP"]},
     "responses": {},
@@ -235,6 +299,12 @@ def test_page_and_code_send_the_whole_conversation_with_all_parameters(
     page.get_by_label("tools").fill(TOOLS)
     page.get_by_text("JSON schema", exact=True).click()
     page.get_by_label("schema of the answer").fill(SCHEMA)
+    for wrong, why in (("5", "write an object"), ('{"model": "x"}', 'the form sends "model" already')):
+        page.get_by_label("other parameters").fill(wrong)
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#invalid")).to_contain_text(f"other parameters: {why}")
+    page.get_by_label("other parameters").fill(OTHERS[protocol])
+    expect(page.locator("#curl")).to_contain_text("top_k")
     expect(page.locator("#curl")).to_contain_text("additionalProperties")
     page.get_by_role("button", name="Send").click()
     expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
@@ -308,9 +378,10 @@ def test_a_project_that_is_chosen_during_a_request_is_of_the_next_one(
 
 
 def _said(stream: str) -> str:
-    """Return the text of a stream's events, in any of the three protocols."""
+    """Return the text of a stream's events, in any protocol."""
     events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
-    deltas = [each["choices"][0]["delta"] for each in events if each.get("choices")]
+    choices = [each["choices"][0] for each in events if each.get("choices")]
+    deltas = [each.get("delta", each) for each in choices]
     deltas += [each["delta"] for each in events if each.get("type") == "content_block_delta"]
     pieces = [each.get("content") or each.get("text") or "" for each in deltas]
     pieces += [each["delta"] for each in events if each.get("type") == "response.output_text.delta"]

@@ -12,7 +12,7 @@ import pytest
 from chatapi.wire.completion import Choice, Completion, collect
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream.chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
 from tests.choice_content import content_of
 from tests.installation import Installation, wait_for

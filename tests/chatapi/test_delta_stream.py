@@ -37,9 +37,9 @@ from chatapi.redis_client import connect
 from chatapi.redis_servers import stream_servers
 from chatapi.redis_stream import RedisPresence, RedisStream
 from chatapi.redis_stream import stream as stream_module
-from chatapi.web import inbox as module
-from chatapi.web.follower import Follower, LogFollower
-from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
+from chatapi.web.following import inbox as module
+from chatapi.web.following.follower import Follower, LogFollower
+from chatapi.web.following.inbox import PART_FRAMES, Inbox, InboxFollower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chaos_proxy import Blackhole, ChaosProxy

@@ -17,7 +17,7 @@ from chatapi.catalog import file as catalog_file
 from chatapi.catalog import loading
 from chatapi.models import Deployment, ServedModel
 from chatapi.serving import first_start
-from chatapi.worker.engines.sandbox_script import BEHAVIOURS
+from chatapi.worker.engines.sandbox.script import BEHAVIOURS
 from tests import locked_database
 from usage.models import Price
 

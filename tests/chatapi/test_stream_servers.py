@@ -21,7 +21,7 @@ from chatapi.delta_stream import (
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
-from chatapi.web.inboxes import Inboxes
+from chatapi.web.following.inboxes import Inboxes
 from tests.chatapi.worker.processes import Valkey
 
 

@@ -203,7 +203,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a batch that came twice is returned twice",
-        "chatapi/web/inbox.py",
+        "chatapi/web/following/inbox.py",
         "deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]",
         "deltas.decode(frame.batch)",
         (

@@ -31,7 +31,7 @@ from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
 from chatapi.wire.protocols.protocol import Answer, Dialect
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 SEED_MODEL = "google/gemini-3-flash"

@@ -16,7 +16,7 @@ from chatapi.wire.dialects import DIALECTS as ALL_NAMES
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 from tests.wire.dialect_cases import (
     CASES,
     CHATS,

@@ -35,8 +35,8 @@ from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.wire.upstream_errors import UpstreamError
+from chatapi.wire.upstream.chunks import ChunkReader
+from chatapi.wire.upstream.upstream_errors import UpstreamError
 from tests.choice_content import content_of
 from tests.wire.dialect_cases import folded
 

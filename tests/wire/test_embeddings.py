@@ -17,9 +17,9 @@ from chatapi.wire.protocols import Answer
 from chatapi.wire.protocols.embeddings.folder import PIECE_BYTES, EmbeddingsFolder
 from chatapi.wire.protocols.embeddings.request import parse
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_errors import UpstreamError
-from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
-from chatapi.wire.upstream_vectors import TOO_LARGE, VectorReader
+from chatapi.wire.upstream.upstream_errors import UpstreamError
+from chatapi.wire.upstream.upstream_kinds import UPSTREAM_KINDS
+from chatapi.wire.upstream.vectors import TOO_LARGE, VectorReader
 from tests.wire.embedding_cases import FOLDER, transcripts
 
 

@@ -10,7 +10,7 @@ from chatapi.wire.deltas import Finished, Started, Text, Usage, decode, encode
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import ParsedRequest
 from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 
 HELLO = [{"role": "user", "content": "hello"}]
 PROMPTS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.messages.blocks import Block
 from chatapi.wire.protocols.messages.request import MessagesRequest
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import chat
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/messages.md").read_text()

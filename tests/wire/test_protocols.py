@@ -17,9 +17,9 @@ from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import NO_RETRY, openai_error
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
-from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
+from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL
+from chatapi.wire.upstream.upstream_kinds import UPSTREAM_KINDS
 from tests.protocols.small import EVENTS, VECTORS
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"

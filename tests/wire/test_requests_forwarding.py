@@ -13,7 +13,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
 from chatapi.wire.generation_request import GenerationRequest, check_fields
 from chatapi.wire.messages import (
@@ -39,8 +38,9 @@ from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.requests import from_bytes, ignored_parameters, to_bytes
-from chatapi.wire.upstream_custom_tools import as_functions
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream import anthropic_request, openai_request
+from chatapi.wire.upstream.custom_tools import as_functions
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import (
     CUSTOM,
     FUNCTION,
@@ -437,8 +437,8 @@ def test_a_field_that_upstreams_get_by_accident_is_found() -> None:
 @pytest.mark.parametrize(
     ("upstream", "struct"),
     [
-        *((upstream_request, struct) for struct in STRUCTS),
-        *((upstream_anthropic_request, struct) for struct in STRUCTS if struct not in REFUSED_BY_ANTHROPIC),
+        *((openai_request, struct) for struct in STRUCTS),
+        *((anthropic_request, struct) for struct in STRUCTS if struct not in REFUSED_BY_ANTHROPIC),
     ],
 )
 def test_nothing_starts_with_a_member_that_no_set_has(

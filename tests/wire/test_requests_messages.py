@@ -6,7 +6,7 @@ import pytest
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_MESSAGES
 from chatapi.wire.messages import AssistantMessage, ToolMessage
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import HELLO, chat, chat_refusal, messages_of
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}

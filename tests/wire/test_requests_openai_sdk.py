@@ -18,7 +18,7 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.parameters import SERVICE_TIER
 from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 
 SCALARS: dict[Any, list[Any]] = {

@@ -7,7 +7,7 @@ import pytest
 
 from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, chat_body, chat_refusal, refusal
 
 NUMBERS = ["temperature", "top_p", "presence_penalty", "frequency_penalty"]

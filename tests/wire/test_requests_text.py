@@ -8,7 +8,7 @@ from chatapi.wire.caps import MAX_CHOICES, MAX_PROMPTS, MAX_SUFFIX_CHARS
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.request_bodies import prompts_of, summary, text, text_refusal
 
 

@@ -17,7 +17,7 @@ from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses import stored
 from chatapi.wire.protocols.responses.items import BUILT_IN
-from chatapi.wire.upstream_request import REASONING, upstream_body
+from chatapi.wire.upstream.openai_request import REASONING, upstream_body
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 PDF = "data:application/pdf;base64,JVBERi0="

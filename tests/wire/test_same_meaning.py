@@ -20,7 +20,7 @@ from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Started, Text, To
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS, Answer
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.response_cases import read_by_sdk
 
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
-from chatapi.wire.upstream_anthropic_request import messages_body
-from chatapi.wire.upstream_api import ANTHROPIC
-from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
+from chatapi.wire.upstream import anthropic_request, openai_request
+from chatapi.wire.upstream.anthropic_request import messages_body
+from chatapi.wire.upstream.chunks import ChunkReader
+from chatapi.wire.upstream.http_api import ANTHROPIC
+from chatapi.wire.upstream.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
 from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers
@@ -439,10 +439,10 @@ def test_each_parameter_is_translated_or_refused_unless_it_is_listed_as_left_out
     best_of = text(best_of=2).best_of
     without, left_out = messages_body(known, **OPTIONS), set()
     # `max_output_tokens` says what becomes of this one.
-    for name in upstream_request._FORWARDED - {"max_completion_tokens"}:
+    for name in openai_request._FORWARDED - {"max_completion_tokens"}:
         value = best_of if name == "best_of" else getattr(sent, name)
         assert value != getattr(known, name), f"the test has no value for {name}"
         with suppress(UpstreamError):  # refused
             if messages_body(replace(known, **{name: value}), **OPTIONS) == without:
                 left_out.add(name)
-    assert left_out == upstream_anthropic_request._LEFT_OUT
+    assert left_out == anthropic_request._LEFT_OUT

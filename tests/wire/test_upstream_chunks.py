@@ -20,8 +20,8 @@ from chatapi.wire.deltas import (
     Usage,
 )
 from chatapi.wire.sse import Event, Parser
-from chatapi.wire.upstream_errors import UpstreamError
-from chatapi.wire.upstream_logprobs import MAX_ALTERNATIVES, UNKNOWN_LOGPROB
+from chatapi.wire.upstream.logprobs import MAX_ALTERNATIVES, UNKNOWN_LOGPROB
+from chatapi.wire.upstream.upstream_errors import UpstreamError
 from tests.wire.upstream_events import DONE, STOP, call, chunk, event, failure_code, new_reader, read, tools
 
 

@@ -13,8 +13,8 @@ from chatapi.wire import requests
 from chatapi.wire.deltas import AnyDelta, Finished, Text, ToolCall
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.parsed_request import parse
-from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
-from chatapi.wire.upstream_request import upstream_body
+from chatapi.wire.upstream.custom_tools import CustomCalls, as_functions
+from chatapi.wire.upstream.openai_request import upstream_body
 from tests.wire.response_cases import FUNCTION
 
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'}

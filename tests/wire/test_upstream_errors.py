@@ -7,8 +7,13 @@ from email.utils import format_datetime
 
 import pytest
 
-from chatapi.wire.upstream_errors import complaint_in, failure_of_complaint, failure_of_status, retry_after_ms
-from chatapi.wire.upstream_words import MAX_MESSAGE_CHARACTERS, harmless
+from chatapi.wire.upstream.upstream_errors import (
+    complaint_in,
+    failure_of_complaint,
+    failure_of_status,
+    retry_after_ms,
+)
+from chatapi.wire.upstream.words import MAX_MESSAGE_CHARACTERS, harmless
 
 HTML = b"<html><body>nginx/1.2 at 10.0.0.7</body></html>"
 

@@ -12,8 +12,8 @@ from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.sse import EventTooLargeError, Parser
-from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.wire.upstream_errors import UpstreamError
+from chatapi.wire.upstream.chunks import ChunkReader
+from chatapi.wire.upstream.upstream_errors import UpstreamError
 from tests.choice_content import content_of
 
 TRANSCRIPTS = {

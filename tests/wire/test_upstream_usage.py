@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream.chunks import ChunkReader
 from tests.wire.upstream_events import DONE, STOP, chunk, event, new_reader, read
 
 

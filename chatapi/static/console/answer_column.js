@@ -1,4 +1,4 @@
-// One answer of the playground: its text, its frames, its usage and its cost.
+// One answer of the playground: its reasoning and text, its frames, its usage and its cost.
 
 import { announce } from "./console.js";
 import { eventOf } from "./protocols.js";
@@ -19,6 +19,15 @@ async function* frames(stream) {
   if (rest) yield [rest];
 }
 
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 export class AnswerColumn {
   // `ask(path, options)` sends a request with the project's key; `receiptUrl` has ID where the id belongs.
   constructor(root, ask, receiptUrl) {
@@ -30,11 +39,21 @@ export class AnswerColumn {
   }
 
   clear(model) {
-    for (const name of ["answer", "frames", "count", "usage", "amount", "ended"]) this.part(name).textContent = "";
-    for (const name of ["failure", "cost", "continue", "receipt", "usage", "usage-title"]) this.part(name).hidden = true;
+    for (const name of ["thoughts", "answer", "frames", "count", "usage", "amount", "ended"]) {
+      this.part(name).textContent = "";
+    }
+    for (const name of ["failure", "reasoning", "cost", "continue", "receipt", "usage", "usage-title"]) {
+      this.part(name).hidden = true;
+    }
     this.part("model").textContent = model;
-    this.count = 0;
-    this.pieces = 0;
+    Object.assign(this, { count: 0, pieces: 0, text: "", calls: new Map() });
+  }
+
+  // What the answer adds to a conversation; null if that is nothing, or a call was cut.
+  get message() {
+    const calls = [...this.calls.values()].map((each) => ({ ...each, arguments: each.arguments || "{}" }));
+    const isUsable = (this.text || calls.length) && calls.every((each) => isJson(each.arguments));
+    return isUsable ? { text: this.text, calls } : null;
   }
 
   fail(text) {
@@ -56,7 +75,7 @@ export class AnswerColumn {
       } else {
         for await (const parts of frames(answer.body)) this.write(protocol, parts);
         const isWhole = this.part("failure").hidden; // An error can come inside the stream.
-        this.part("continue").hidden = !isWhole || !this.part("answer").textContent;
+        this.part("continue").hidden = !isWhole || !this.message;
         if (isWhole) announce("The answer is complete.");
       }
     } catch (error) {
@@ -73,9 +92,15 @@ export class AnswerColumn {
     this.part("count").textContent = `${this.count} frames`;
     for (const event of parts.map(eventOf)) {
       if (!event) continue;
+      const thought = protocol.thought(event);
+      this.part("thoughts").append(thought);
+      if (thought) this.part("reasoning").hidden = false;
       const text = protocol.text(event);
+      this.text += text;
       this.part("answer").append(text);
-      if (text) this.pieces += 1;
+      const calls = protocol.calls(event);
+      for (const piece of calls) this.writeCall(piece);
+      if (thought || text || calls.length) this.pieces += 1;
       const failure = protocol.failure(event);
       if (failure) this.fail(failure);
       const usage = protocol.usage(event);
@@ -84,12 +109,21 @@ export class AnswerColumn {
     this.showLeastCost();
   }
 
+  writeCall({ key, id, name, arguments: text = "" }) {
+    if (!this.calls.has(key)) {
+      this.calls.set(key, { id, name, arguments: "" });
+      this.part("answer").append(`\n${name} `);
+    }
+    this.calls.get(key).arguments += text;
+    this.part("answer").append(text);
+  }
+
   showUsage(usage) {
     this.part("usage").textContent = JSON.stringify({ usage }, null, 2);
     for (const name of ["cost", "usage", "usage-title"]) this.part(name).hidden = false;
   }
 
-  // Each piece of text has a token at least; what the input costs is known at the end only.
+  // Each piece of reasoning or text has a token at least; what the input costs is known at the end only.
   showLeastCost() {
     if (!this.pieces) return;
     this.part("cost").hidden = false;

@@ -21,12 +21,34 @@ class InvalidField extends Error {
   }
 }
 
-function addMessage(role, text) {
-  const message = find("message").content.firstElementChild.cloneNode(true);
-  message.querySelector("select").value = role;
+const copyOf = (template) => find(template).content.firstElementChild.cloneNode(true);
+
+// Returns the field that is to be written: the result of the first call, if there is one.
+function addMessage(role, text, calls = []) {
+  const message = copyOf("message");
+  const roles = message.querySelector("select");
+  roles.value = role;
+  roles.disabled = calls.length > 0;
   message.querySelector("textarea").value = text;
+  for (const call of calls) {
+    const field = copyOf("result");
+    field.dataset.call = JSON.stringify(call);
+    field.querySelector("label span").textContent = call.name;
+    field.querySelector("code").textContent = call.arguments;
+    message.append(field);
+  }
   find("messages").append(message);
-  return message.querySelector("textarea");
+  return message.querySelector(calls.length ? "[data-call] textarea" : "textarea");
+}
+
+function messages() {
+  return [...find("messages").children].map((message) => ({
+    role: message.querySelector("select").value,
+    content: message.querySelector("textarea").value,
+    calls: [...message.querySelectorAll("[data-call]")].map((field) => (
+      { ...JSON.parse(field.dataset.call), result: field.querySelector("textarea").value }
+    )),
+  }));
 }
 
 function json(field) {
@@ -70,20 +92,29 @@ function parameters(protocol) {
   return all;
 }
 
+// Parameters that have no field; `sent` are those of the form's fields.
+function others(field, sent) {
+  const all = json(field) ?? {};
+  if (!isObject(all)) {
+    throw new InvalidField(field, "write an object, such as {\"tool_choice\": \"required\"}.");
+  }
+  const twice = Object.keys(all).find((name) => Object.hasOwn(sent, name));
+  if (twice) throw new InvalidField(field, `the form sends "${twice}" already.`);
+  return all;
+}
+
 // Raises `InvalidField`.
 function bodyFor(protocol, model) {
   const has = (name) => protocol.takes.includes(name);
-  return protocol.body({
+  const body = protocol.body({
     model,
     system: has("system") ? find("system").value : "",
-    messages: [...find("messages").children].map((each) => ({
-      role: each.querySelector("select").value,
-      content: each.querySelector("textarea").value,
-    })),
+    messages: messages(),
     parameters: parameters(protocol),
     tools: has("tools") ? tools(find("tools")) : undefined,
     schema: has("schema") ? schema(find("schema")) : undefined,
   });
+  return { ...body, ...others(find("more"), body) };
 }
 
 function showInvalid(error) {
@@ -105,6 +136,9 @@ function showFields() {
     form.querySelector(`label[for=${field.id}] span`).textContent = name;
   }
   for (const id of ["system", "tools", "schema"]) find(id).closest("[data-optional]").hidden = !protocol.takes.includes(id);
+  for (const field of find("messages").querySelectorAll("[data-call]")) {
+    field.hidden = !protocol.takes.includes("tools");
+  }
 }
 
 // ---- the same request as code
@@ -181,7 +215,7 @@ const columns = [];
 function showColumns() {
   const wanted = find("second").value ? 2 : 1;
   while (columns.length < wanted) {
-    const root = find("column").content.firstElementChild.cloneNode(true);
+    const root = copyOf("column");
     const number = columns.length + 1;
     for (const part of root.querySelectorAll("[aria-label]")) part.setAttribute("aria-label", `${part.getAttribute("aria-label")} ${number}`);
     find("columns").append(root);
@@ -237,9 +271,11 @@ form?.addEventListener("click", (event) => {
   if (event.target.id === "stop") stopping?.abort();
   if (event.target.id === "add") addMessage("user", "").focus();
   if (event.target.dataset.part === "continue") {
-    addMessage("assistant", columns.find((each) => each.root.contains(event.target)).part("answer").textContent);
+    const { text, calls } = columns.find((each) => each.root.contains(event.target)).message;
+    const result = addMessage("assistant", text, calls);
     event.target.hidden = true;
-    addMessage("user", "").focus();
+    (calls.length ? result : addMessage("user", "")).focus();
+    showFields();
   }
   if (remove && find("messages").children.length > 1) {
     remove.closest(".message").remove();

@@ -1,30 +1,71 @@
 // The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
 //
 // `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's names of the
-// form's parameters, which has no others; `takes`: the other fields of the form that it has a place for;
-// `body(request)`: what is sent; `text(event)`, `usage(event)` and `failure(event)`: what a frame's object says.
+// form's parameters that have a field; `takes`: the other fields of the form that it has a place for;
+// `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `calls(event)` (pieces
+// of tool calls: `key` tells calls apart, and the first piece has the name), `usage(event)` and `failure(event)`:
+// what a frame's object says.
+//
+// A message of `request.messages` has a role, its content, and `calls`: its tool calls, each with the result.
 
 const DEFAULT_MAX_TOKENS = 1024; // Of Messages, which require a number.
 
-const withSystem = ({ system, messages }) => (system ? [{ role: "system", content: system }, ...messages] : messages);
-const call = (name, argumentsText) => (name ? `\n${name} ` : "") + (argumentsText ?? "");
 const jsonSchema = (schema) => ({ type: "json_schema", name: "answer", strict: true, schema });
 
-function chatText({ choices }) {
-  const delta = choices?.[0]?.delta ?? {};
-  const calls = (delta.tool_calls ?? []).map((each) => call(each.function?.name, each.function?.arguments));
-  return (delta.content ?? delta.refusal ?? "") + calls.join("");
+function chatMessages({ role, content, calls }) {
+  if (!calls.length) return [{ role, content }];
+  const called = calls.map(({ id, name, arguments: text }) => (
+    { id, type: "function", function: { name, arguments: text } }
+  ));
+  return [
+    { role, content: content || null, tool_calls: called },
+    ...calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result })),
+  ];
 }
 
-function responsesText(event) {
-  if (event.type === "response.output_item.added" && event.item.type === "function_call") return call(event.item.name);
-  const isText = /^response\.(output_text|refusal|function_call_arguments)\.delta$/.test(event.type);
-  return isText ? event.delta : "";
+function responsesItems({ role, content, calls }) {
+  return [
+    ...(content || !calls.length ? [{ role, content }] : []),
+    ...calls.map(({ id, name, arguments: text }) => (
+      { type: "function_call", call_id: id, name, arguments: text }
+    )),
+    ...calls.map(({ id, result }) => ({ type: "function_call_output", call_id: id, output: result })),
+  ];
 }
 
-function messagesText({ type, delta, content_block: block }) {
-  if (type === "content_block_start" && block.type === "tool_use") return call(block.name);
-  return type === "content_block_delta" ? delta.text ?? delta.partial_json ?? "" : "";
+function messagesTurns({ role, content, calls }) {
+  if (!calls.length) return [{ role, content }];
+  const said = content ? [{ type: "text", text: content }] : [];
+  const called = calls.map(({ id, name, arguments: text }) => (
+    { type: "tool_use", id, name, input: JSON.parse(text) }
+  ));
+  const results = calls.map(({ id, result }) => ({ type: "tool_result", tool_use_id: id, content: result }));
+  return [{ role, content: [...said, ...called] }, { role: "user", content: results }];
+}
+
+function chatCalls({ choices }) {
+  const pieces = choices?.[0]?.delta?.tool_calls ?? [];
+  return pieces
+    .filter((each) => each.function)
+    .map(({ index, id, function: its }) => ({ key: index, id, name: its.name, arguments: its.arguments }));
+}
+
+function responsesText({ type, delta }) {
+  return /^response\.(output_text|refusal)\.delta$/.test(type) ? delta : "";
+}
+
+function responsesCalls({ type, item, output_index: key, delta }) {
+  if (type === "response.output_item.added" && item.type === "function_call") {
+    return [{ key, id: item.call_id, name: item.name }];
+  }
+  return type === "response.function_call_arguments.delta" ? [{ key, arguments: delta }] : [];
+}
+
+function messagesCalls({ type, index: key, delta, content_block: block }) {
+  if (type === "content_block_start" && block.type === "tool_use") {
+    return [{ key, id: block.id, name: block.name }];
+  }
+  return type === "content_block_delta" && delta.partial_json ? [{ key, arguments: delta.partial_json }] : [];
 }
 
 export const PROTOCOLS = {
@@ -35,7 +76,10 @@ export const PROTOCOLS = {
     takes: ["system", "tools", "schema"],
     body: (request) => ({
       model: request.model,
-      messages: withSystem(request),
+      messages: [
+        ...(request.system ? [{ role: "system", content: request.system }] : []),
+        ...request.messages.flatMap(chatMessages),
+      ],
       ...request.parameters,
       ...(request.tools && { tools: request.tools.map((each) => ({ type: "function", function: each })) }),
       ...(request.schema && {
@@ -44,7 +88,9 @@ export const PROTOCOLS = {
       stream: true,
       stream_options: { include_usage: true },
     }),
-    text: chatText,
+    thought: ({ choices }) => choices?.[0]?.delta?.reasoning_content ?? "",
+    text: ({ choices }) => choices?.[0]?.delta?.content ?? choices?.[0]?.delta?.refusal ?? "",
+    calls: chatCalls,
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,
   },
@@ -56,14 +102,16 @@ export const PROTOCOLS = {
     body: (request) => ({
       model: request.model,
       ...(request.system && { instructions: request.system }),
-      input: request.messages,
+      input: request.messages.flatMap(responsesItems),
       ...request.parameters,
       ...(request.tools && { tools: request.tools.map((each) => ({ type: "function", ...each })) }),
       ...(request.schema && { text: { format: jsonSchema(request.schema) } }),
       store: false,
       stream: true,
     }),
+    thought: ({ type, delta }) => (/^response\.reasoning_(summary_)?text\.delta$/.test(type) ? delta : ""),
     text: responsesText,
+    calls: responsesCalls,
     usage: (event) => event.response?.usage,
     failure: (event) => (event.type === "error" ? event.message : event.response?.error?.message),
   },
@@ -76,7 +124,7 @@ export const PROTOCOLS = {
       model: request.model,
       max_tokens: DEFAULT_MAX_TOKENS,
       ...(request.system && { system: request.system }),
-      messages: request.messages,
+      messages: request.messages.flatMap(messagesTurns),
       ...request.parameters,
       ...(request.tools && {
         tools: request.tools.map(({ name, description, parameters }) => ({
@@ -88,7 +136,9 @@ export const PROTOCOLS = {
       ...(request.schema && { output_config: { format: { type: "json_schema", schema: request.schema } } }),
       stream: true,
     }),
-    text: messagesText,
+    thought: ({ type, delta }) => (type === "content_block_delta" ? delta.thinking ?? "" : ""),
+    text: ({ type, delta }) => (type === "content_block_delta" ? delta.text ?? "" : ""),
+    calls: messagesCalls,
     usage: (event) => (event.type === "message_delta" ? event.usage : undefined),
     failure: (event) => event.error?.message,
   },
@@ -104,7 +154,9 @@ export const PROTOCOLS = {
       stream: true,
       stream_options: { include_usage: true },
     }),
+    thought: () => "", // Text completions leave the reasoning out.
     text: (event) => event.choices?.[0]?.text ?? "",
+    calls: () => [],
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,
   },

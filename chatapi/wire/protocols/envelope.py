@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL, STOPPED
+from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL, STOPPED
 
 Header = tuple[bytes, bytes]
 

@@ -1,5 +1,5 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
-chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream_api.py`).
+chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream/http_api.py`).
 
 Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine asks for a stream, so that a cap can
 be enforced and a disconnect stops the upstream, unless the deployment answers the request better without.
@@ -17,14 +17,15 @@ from aiohttp.client_proto import ResponseHandler
 
 from accounts import loop_clock
 from chatapi.fair_room import FairRoom, Room
-from chatapi.wire import sse, upstream_errors
+from chatapi.wire import sse
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.prompts import Messages
-from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
-from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
-from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
-from chatapi.wire.upstream_kinds import UpstreamKind
+from chatapi.wire.upstream import upstream_errors
+from chatapi.wire.upstream.custom_tools import CustomCalls, as_functions
+from chatapi.wire.upstream.http_api import OPENAI, UpstreamAPI
+from chatapi.wire.upstream.upstream_errors import UpstreamError, failure_of_status
+from chatapi.wire.upstream.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, new_session
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, estimate_prompt, in_thread, party

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.upstream_errors import NOT_NOW
+from chatapi.wire.upstream.upstream_errors import NOT_NOW
 
 log = logging.getLogger(__name__)
 

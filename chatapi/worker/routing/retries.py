@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.upstream_errors import TRANSIENT
+from chatapi.wire.upstream.upstream_errors import TRANSIENT
 from chatapi.worker.deployments import Route
 from chatapi.worker.routing.router import Router
 

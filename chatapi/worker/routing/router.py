@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from chatapi.fair_room import FairRoom, Room
 from chatapi.wire.deltas import Failed
-from chatapi.wire.upstream_errors import TIMED_OUT
+from chatapi.wire.upstream.upstream_errors import TIMED_OUT
 from chatapi.worker.deployments import Route
 from chatapi.worker.routing.health import Health
 

@@ -32,7 +32,7 @@ SHORT_BATCH_DELTAS = 64
 SHORT_DELTA_CHARS = MAX_ENTRY_CHARS // SHORT_BATCH_DELTAS
 # Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
-# A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas.
+# A web process gives up after the same time (`web/following/inbox.py`), so nobody waits for later deltas.
 GIVE_UP_S = 4.0
 ATTEMPT_S = 2.0
 

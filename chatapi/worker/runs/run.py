@@ -13,7 +13,7 @@ from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import AnyDelta, Failed, Started
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream.upstream_errors import STOPPED
 from chatapi.worker.runs import run_spans
 from chatapi.worker.runs.held_answer import HeldAnswer
 from chatapi.worker.runs.publisher import Publisher

@@ -14,7 +14,7 @@ from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.prompts import Texts
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.upstream.upstream_errors import STOPPED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing
 from usage.books.ledger import Claimed, Settlement

@@ -254,10 +254,10 @@ class MessagesOnly(logging.StreamHandler):  # type: ignore[type-arg]
 
 def serve_with_daphne(limits: dict[str, Any]) -> None:
     """Serves the application on a free port with the server under test."""
-    from chatapi.web.listening_socket import listen
-    from chatapi.web.server import serve
-    from chatapi.web.server_limits import ServerLimits
-    from chatapi.web.transport import loop
+    from chatapi.web.server.listening_socket import listen
+    from chatapi.web.server.server import serve
+    from chatapi.web.server.server_limits import ServerLimits
+    from chatapi.web.server.transport import loop
 
     def end_streams() -> None:
         print("deadline", flush=True)

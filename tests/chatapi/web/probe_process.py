@@ -177,7 +177,7 @@ class Probe:
 def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
     """Run a probe process under `limits`, by default without a lame duck; fail on an unexpected error log.
 
-    `limits` are the fields of `chatapi.web.server_limits.ServerLimits`, and `trusted_proxies`.
+    `limits` are the fields of `chatapi.web.server.server_limits.ServerLimits`, and `trusted_proxies`.
     """
     limits = {"lame_duck_seconds": 0, "idle_grace_seconds": 0.2} | limits
     command = [sys.executable, str(Path(__file__).with_name("asgi_probe.py")), server, json.dumps(limits)]

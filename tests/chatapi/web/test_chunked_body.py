@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatapi.web import refusals
-from chatapi.web.chunked_body import FREE_CHUNKS, MIN_CHUNK_BYTES, BadChunks, ChunkedBody
+from chatapi.web.server import refusals
+from chatapi.web.server.chunked_body import FREE_CHUNKS, MIN_CHUNK_BYTES, BadChunks, ChunkedBody
 
 READ_BYTES = 65_536
 

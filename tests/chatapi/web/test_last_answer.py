@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chatapi.web.http_connection import LINGER_SECONDS
+from chatapi.web.server.http_connection import LINGER_SECONDS
 from tests.chatapi.web.probe_process import Client, Probe, running
 
 LATE_BYTES = 300_000

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from chatapi.web import read_turns
-from chatapi.web.read_turns import POLLED_PER_TURN, ReadTurns
+from chatapi.web.server import read_turns
+from chatapi.web.server.read_turns import POLLED_PER_TURN, ReadTurns
 
 
 class Reader:

@@ -16,10 +16,10 @@ from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
 from chatapi.web import relay as module
-from chatapi.web import silence
-from chatapi.web.inbox import Inbox
+from chatapi.web.following import silence
+from chatapi.web.following.inbox import Inbox
+from chatapi.web.following.silence import Silence
 from chatapi.web.relay import LOST, relay
-from chatapi.web.silence import Silence
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from tests.cast import Person, run

@@ -15,12 +15,13 @@ from chatapi.delta_stream import Entry, Job, KeptRequest, Rest, StreamServers, S
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
-from chatapi.web import relay, resumption, silence
+from chatapi.web import relay, resumption
 from chatapi.web.failures import send_failure
-from chatapi.web.follower import Follower
+from chatapi.web.following import silence
+from chatapi.web.following.follower import Follower
+from chatapi.web.following.silence import Silence
 from chatapi.web.relay import CLOSING, LOST
 from chatapi.web.resumption import Position
-from chatapi.web.silence import Silence
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.invalid_request import InvalidRequest

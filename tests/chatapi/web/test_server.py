@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from chatapi.web.listening_socket import inherited, listen
+from chatapi.web.server.listening_socket import inherited, listen
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
 from tests.installation import wait_for
 

@@ -11,8 +11,8 @@ import pytest
 from chatapi import identity
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
-from chatapi.web import silence
-from chatapi.web.silence import MISSING_S, MISSING_UNREAD_S, Finding, MissingWorkers, Silence, Watch
+from chatapi.web.following import silence
+from chatapi.web.following.silence import MISSING_S, MISSING_UNREAD_S, Finding, MissingWorkers, Silence, Watch
 from tests.cast import Person, admit, run
 from tests.chatapi.worker.processes import Valkey
 from usage.books import ledger

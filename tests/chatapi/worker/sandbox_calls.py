@@ -11,7 +11,7 @@ from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
-from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.engines.sandbox.engine import SandboxEngine
 
 WEATHER = {
     "type": "function",

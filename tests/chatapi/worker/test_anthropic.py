@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chatapi.wire.deltas import AnyDelta, Finished, Text, ToolCall, Usage
-from chatapi.wire.upstream_api import ANTHROPIC
+from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.fake_completion import Script

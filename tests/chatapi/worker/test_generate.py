@@ -21,7 +21,7 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.wire.upstream_errors import QUOTA_TOO_SMALL
+from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.worker import absences, attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts

@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from chatapi.redis_client import connect
-from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream import upstream_errors
 from chatapi.worker.routing import health as health_module
 from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, CoolDown, Health
 from chatapi.worker.routing.router import Router

@@ -21,7 +21,7 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker import generate
 from chatapi.worker.engines import Call, EngineError, Target
-from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.engines.sandbox.engine import SandboxEngine
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.heavy_work import in_thread
 from chatapi.worker.runs.run import Run

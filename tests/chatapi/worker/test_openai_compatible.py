@@ -13,7 +13,7 @@ from chatapi.wire.completion import Completion, collect
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.wire.upstream_errors import TIMED_OUT, UNREACHABLE
+from chatapi.wire.upstream.upstream_errors import TIMED_OUT, UNREACHABLE
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream

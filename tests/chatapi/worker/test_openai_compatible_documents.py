@@ -16,7 +16,7 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import call_of as plain_call

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from chatapi.models import MAX_RETRIES, USUAL_RETRIES
-from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream import upstream_errors
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target, Timeouts
 from chatapi.worker.routing import retries

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from chatapi.fair_room import NoRoom
-from chatapi.wire import requests, upstream_errors
+from chatapi.wire import requests
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.upstream import upstream_errors
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target
 from chatapi.worker.routing import router as router_module

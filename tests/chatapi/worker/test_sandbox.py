@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from chatapi.wire import tokens
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.worker.engines import EngineError, Timeouts, sandbox_answer, sandbox_pace
-from chatapi.worker.engines.sandbox import SandboxEngine
-from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS
+from chatapi.worker.engines import EngineError, Timeouts
+from chatapi.worker.engines.sandbox import answer as answer_module
+from chatapi.worker.engines.sandbox import pace
+from chatapi.worker.engines.sandbox.engine import SandboxEngine
+from chatapi.worker.engines.sandbox.script import BEHAVIOURS, ERRORS
 from chatapi.worker.runs import heavy_work
 from tests.chatapi.worker.sandbox_calls import (
     answer_to,
@@ -164,7 +166,7 @@ async def test_the_cap_cuts_each_choice_and_says_so(said: str) -> None:
 async def test_an_answer_has_a_bound_for_all_choices_with_their_alternatives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sandbox_answer, "MAX_ANSWER_UNITS", 60)
+    monkeypatch.setattr(answer_module, "MAX_ANSWER_UNITS", 60)
     several = await answer_to("[sandbox tokens=50]", n=3)
     assert usage_of(several).completion_tokens == 60
     assert {choice.finish_reason for choice in several.choices.values()} == {"length"}
@@ -338,8 +340,8 @@ async def test_the_answers_of_an_organization_have_a_pace_beyond_a_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Redis keeps each answer for minutes, and a test key pays for none."""
-    monkeypatch.setattr(sandbox_pace, "BURST_S", 0.1)
-    monkeypatch.setattr(sandbox_pace, "BYTES_PER_S", 20_000)
+    monkeypatch.setattr(pace, "BURST_S", 0.1)
+    monkeypatch.setattr(pace, "BYTES_PER_S", 20_000)
     engine, loop = SandboxEngine(), asyncio.get_running_loop()
 
     async def duration_s(organization_id: int, said: str, timeouts: Timeouts | None = None) -> float:
@@ -364,8 +366,8 @@ async def test_the_answers_of_an_organization_have_a_pace_beyond_a_burst(
 async def test_answers_that_end_while_they_wait_for_the_pace_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sandbox_pace, "BURST_S", 0.1)
-    monkeypatch.setattr(sandbox_pace, "BYTES_PER_S", 20_000)
+    monkeypatch.setattr(pace, "BURST_S", 0.1)
+    monkeypatch.setattr(pace, "BYTES_PER_S", 20_000)
     engine, loop = SandboxEngine(), asyncio.get_running_loop()
     heavy_work.party.set(1)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.worker.engines.sandbox_schema import FORMATS, MAX_SCHEMA_BYTES, SchemaError, instance
+from chatapi.worker.engines.sandbox.schema import FORMATS, MAX_SCHEMA_BYTES, SchemaError, instance
 
 MAX_CPU_S = 0.1
 

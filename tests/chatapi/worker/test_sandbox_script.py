@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chatapi.worker.engines.sandbox_schema import FORMATS, KEYWORDS
-from chatapi.worker.engines.sandbox_script import (
+from chatapi.worker.engines.sandbox.schema import FORMATS, KEYWORDS
+from chatapi.worker.engines.sandbox.script import (
     BEHAVIOURS,
     ERRORS,
     MARKERS,

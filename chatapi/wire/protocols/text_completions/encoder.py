@@ -28,7 +28,7 @@ from chatapi.wire.protocols.chat.llama import Llama
 from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.protocols.chat.opentoken import OpenToken
 from chatapi.wire.protocols.protocol import Answer
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 
 # How many tokens in a row may be parts of one character.
 _CHARACTER_TOKENS = 8

@@ -10,11 +10,11 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
-from chatapi.worker.engines.sandbox_request import AnswerSpec, SchemaToFill, ToolToCall
-from chatapi.worker.engines.sandbox_schema import instance
-from chatapi.worker.engines.sandbox_script import Script, without_markers
-from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
+from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
+from chatapi.worker.engines.sandbox.request import AnswerSpec, SchemaToFill, ToolToCall
+from chatapi.worker.engines.sandbox.schema import instance
+from chatapi.worker.engines.sandbox.script import Script, without_markers
+from chatapi.worker.engines.sandbox.text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
 
 CUSTOM_INPUT_TOKENS = 8
 # Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound.

@@ -6,11 +6,11 @@ import resource
 
 from twisted.web import http
 
-from chatapi.web.client_quotas import ClientQuotas
-from chatapi.web.http_connection import HTTPConnection
-from chatapi.web.read_turns import ReadTurns
-from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import loop
+from chatapi.web.server.client_quotas import ClientQuotas
+from chatapi.web.server.http_connection import HTTPConnection
+from chatapi.web.server.read_turns import ReadTurns
+from chatapi.web.server.server_limits import ServerLimits
+from chatapi.web.server.transport import loop
 
 
 class ConnectionFactory(http.HTTPFactory):

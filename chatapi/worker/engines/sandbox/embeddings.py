@@ -14,8 +14,8 @@ from typing import Final
 
 from chatapi.wire.deltas import AnyDelta, Finished, Vector
 from chatapi.wire.prompts import Inputs
-from chatapi.worker.engines.sandbox_request import prompt_text
-from chatapi.worker.engines.sandbox_script import without_markers
+from chatapi.worker.engines.sandbox.request import prompt_text
+from chatapi.worker.engines.sandbox.script import without_markers
 
 DIMENSIONS: Final = 1_536
 # Words of all inputs that count: nobody pays for them, hence a bound.

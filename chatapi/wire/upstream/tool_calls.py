@@ -15,7 +15,7 @@ import msgspec
 from chatapi.wire.caps import MAX_TOOL_CALLS
 from chatapi.wire.deltas import FinishReason, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
-from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
+from chatapi.wire.upstream.upstream_errors import INVALID_RESPONSE, UpstreamError
 
 
 class Function(msgspec.Struct, gc=False):

@@ -10,8 +10,8 @@ import msgspec
 
 from chatapi.wire import sse
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_events import DONE, Choice, Chunk, Message, whole_characters
-from chatapi.wire.upstream_tool_calls import Fragment, Function
+from chatapi.wire.upstream.events import DONE, Choice, Chunk, Message, whole_characters
+from chatapi.wire.upstream.tool_calls import Fragment, Function
 
 to_json = msgspec.json.Encoder().encode
 

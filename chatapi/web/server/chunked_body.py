@@ -10,8 +10,8 @@ content of each read in one piece, and refuses a body that is mostly framing.
 import re
 from collections.abc import Callable
 
-from chatapi.web import refusals
-from chatapi.web.refusals import Refusal
+from chatapi.web.server import refusals
+from chatapi.web.server.refusals import Refusal
 
 FREE_CHUNKS = 1_024
 # A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size.

@@ -12,14 +12,14 @@ from typing import Any
 from twisted.web import http
 
 from accounts.loop_clock import monotonic
-from chatapi.web import refusals
-from chatapi.web.chunked_body import BadChunks, ChunkedBody
-from chatapi.web.client_quotas import ClientQuotas, ConnectionQuota
-from chatapi.web.http_request import HTTPRequest
-from chatapi.web.refusals import Refusal
-from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
-from chatapi.web.websocket_connection import WebSocketConnection
+from chatapi.web.server import refusals
+from chatapi.web.server.chunked_body import BadChunks, ChunkedBody
+from chatapi.web.server.client_quotas import ClientQuotas, ConnectionQuota
+from chatapi.web.server.http_request import HTTPRequest
+from chatapi.web.server.refusals import Refusal
+from chatapi.web.server.server_limits import ServerLimits
+from chatapi.web.server.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
+from chatapi.web.server.websocket_connection import WebSocketConnection
 
 # The time for which a client may still send after the last response, before its connection is cut.
 #

@@ -1,7 +1,7 @@
 """The embedded engine: deterministic, scriptable, without a network. docs/sandbox.md is the manual.
 
-1. `sandbox_script` reads the model's name and the markers in the prompt.
-2. `sandbox_request` reads the request, `sandbox_answer` makes the answer without a clock.
+1. `script.py` reads the model's name and the markers in the prompt.
+2. `request.py` reads the request, `answer.py` makes the answer without a clock.
 3. This module plays the answer in time.
 """
 
@@ -13,14 +13,14 @@ from typing import NoReturn, assert_never
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
 from chatapi.wire.prompts import Inputs, Messages, Texts
-from chatapi.wire.upstream_errors import TIMED_OUT
+from chatapi.wire.upstream.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
-from chatapi.worker.engines.sandbox_answer import Answer
-from chatapi.worker.engines.sandbox_pace import Pace
-from chatapi.worker.engines.sandbox_request import answer_spec, may_have_schema, scripting_text
-from chatapi.worker.engines.sandbox_schema import SchemaError
-from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
-from chatapi.worker.engines.sandbox_vectors import DimensionsError, Embeddings
+from chatapi.worker.engines.sandbox.answer import Answer
+from chatapi.worker.engines.sandbox.embeddings import DimensionsError, Embeddings
+from chatapi.worker.engines.sandbox.pace import Pace
+from chatapi.worker.engines.sandbox.request import answer_spec, may_have_schema, scripting_text
+from chatapi.worker.engines.sandbox.schema import SchemaError
+from chatapi.worker.engines.sandbox.script import MarkerError, Script, read
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"

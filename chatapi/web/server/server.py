@@ -25,12 +25,12 @@ from twisted.logger import (
 )
 
 from accounts.loop_clock import monotonic
-from chatapi.web.client_quotas import ClientQuotas
-from chatapi.web.connection_factory import ConnectionFactory
-from chatapi.web.http_request import HTTPRequest
-from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import DaphneServer, ListeningPort, loop, reactor
-from chatapi.web.websocket_connection import WebSocketConnection
+from chatapi.web.server.client_quotas import ClientQuotas
+from chatapi.web.server.connection_factory import ConnectionFactory
+from chatapi.web.server.http_request import HTTPRequest
+from chatapi.web.server.server_limits import ServerLimits
+from chatapi.web.server.transport import DaphneServer, ListeningPort, loop, reactor
+from chatapi.web.server.websocket_connection import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 

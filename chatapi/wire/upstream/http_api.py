@@ -8,9 +8,9 @@ from chatapi.wire import sse
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.prompts import Messages
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_anthropic_request import VERSION, messages_body, unsupported
-from chatapi.wire.upstream_anthropic_stream import MessagesParser
-from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
+from chatapi.wire.upstream.anthropic_request import VERSION, messages_body, unsupported
+from chatapi.wire.upstream.anthropic_stream import MessagesParser
+from chatapi.wire.upstream.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
 
 
 class Parser(Protocol):

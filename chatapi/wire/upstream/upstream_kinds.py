@@ -10,9 +10,9 @@ from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.prompts import PROMPTS, Inputs, Messages, PromptKind, Texts
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.wire.upstream_request import embeddings_body, upstream_body
-from chatapi.wire.upstream_vectors import VectorReader
+from chatapi.wire.upstream.chunks import ChunkReader
+from chatapi.wire.upstream.openai_request import embeddings_body, upstream_body
+from chatapi.wire.upstream.vectors import VectorReader
 
 
 class Reader(typing.Protocol):

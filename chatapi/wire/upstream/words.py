@@ -11,7 +11,7 @@ from typing import Final
 
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from chatapi.wire.prompts import PROMPTS
-from chatapi.wire.upstream_request import PARAMETERS
+from chatapi.wire.upstream.openai_request import PARAMETERS
 
 MAX_MESSAGE_CHARACTERS: Final = 500
 MAX_NAME_CHARACTERS: Final = 64

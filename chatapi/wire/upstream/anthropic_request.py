@@ -36,8 +36,8 @@ from chatapi.wire.messages import (
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, JsonSchemaFormat, Tool
 from chatapi.wire.prompts import Messages
-from chatapi.wire.upstream_errors import UpstreamError
-from chatapi.wire.upstream_request import OURS
+from chatapi.wire.upstream.openai_request import OURS
+from chatapi.wire.upstream.upstream_errors import UpstreamError
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 # Each field of a request is in one of these sets, or in `OURS`.
@@ -112,7 +112,7 @@ def messages_body(
     extra_parameters: frozenset[str],
     is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`. It always asks
+    """Return the JSON-able body of `POST /v1/messages`; see `openai_request.upstream_body`. It always asks
     for a stream.
 
     Raises `UpstreamError` for a request that Anthropic would answer otherwise.

@@ -10,7 +10,7 @@ from uuid import UUID
 from chatapi import identity
 from chatapi.delta_stream import ByServer, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
-from chatapi.web.inbox import Inbox
+from chatapi.web.following.inbox import Inbox
 
 log = logging.getLogger(__name__)
 

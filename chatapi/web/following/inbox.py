@@ -17,7 +17,7 @@ from chatapi.delta_stream import (
     in_time,
 )
 from chatapi.fair_turns import FairTurns
-from chatapi.web.follower import PROBE_S, Follower
+from chatapi.web.following.follower import PROBE_S, Follower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
 

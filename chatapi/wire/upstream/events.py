@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_errors import (
+from chatapi.wire.upstream.logprobs import Logprobs
+from chatapi.wire.upstream.tool_calls import Fragment, Function
+from chatapi.wire.upstream.upstream_errors import (
     INVALID_RESPONSE,
     Complaint,
     UpstreamError,
     complaint_in,
     failure_of_complaint,
 )
-from chatapi.wire.upstream_logprobs import Logprobs
-from chatapi.wire.upstream_tool_calls import Fragment, Function
-from chatapi.wire.upstream_usage import SentUsage
+from chatapi.wire.upstream.usage import SentUsage
 
 DONE = Event(b"[DONE]")
 
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, gc=False, omit_defaults=True):
     reasoning: str | None = None
     thinking_signature: str = ""
     redacted_thinking: str = ""
-    """Both Anthropic's, as `upstream_anthropic_stream` passes them on."""
+    """Both Anthropic's, as `anthropic_stream` passes them on."""
     refusal: str | None = None
     tool_calls: list[Fragment] | None = None
     function_call: Function | None = None

@@ -7,8 +7,8 @@ from typing import Any
 
 from daphne.ws_protocol import WebSocketProtocol
 
-from chatapi.web import refusals
-from chatapi.web.refusals import Refusal
+from chatapi.web.server import refusals
+from chatapi.web.server.refusals import Refusal
 
 
 class WebSocketConnection(WebSocketProtocol):

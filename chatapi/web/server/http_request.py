@@ -11,9 +11,9 @@ from daphne.http_protocol import WebRequest
 from twisted.web import http
 from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
 
-from chatapi.web import refusals
-from chatapi.web.body_buffer import RequestBody
-from chatapi.web.refusals import Refusal
+from chatapi.web.server import refusals
+from chatapi.web.server.body_buffer import RequestBody
+from chatapi.web.server.refusals import Refusal
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
 http.RESPONSES.update(refusals.PHRASES)

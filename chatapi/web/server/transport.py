@@ -17,7 +17,7 @@ import uvloop
 from twisted.internet import asyncioreactor, main, tcp
 from twisted.python.failure import Failure
 
-from chatapi.web.read_turns import ReadTurns
+from chatapi.web.server.read_turns import ReadTurns
 
 loop = uvloop.new_event_loop()
 asyncioreactor.install(loop)

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed, FinishReason
+from chatapi.wire.upstream import upstream_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import msgspec
 from chatapi.wire import caps
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage, Vector
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_errors import (
+from chatapi.wire.upstream.upstream_errors import (
     DISCONNECTED,
     INVALID_RESPONSE,
     UpstreamError,

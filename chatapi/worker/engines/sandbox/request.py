@@ -30,7 +30,7 @@ from chatapi.wire.parameters import (
     ToolChoice,
 )
 from chatapi.wire.prompts import Messages, Texts
-from chatapi.worker.engines.sandbox_script import Script
+from chatapi.worker.engines.sandbox.script import Script
 
 _PIECE_CHARS: Final = 64 << 10
 _tools_decoder = msgspec.json.Decoder(list[Tool])

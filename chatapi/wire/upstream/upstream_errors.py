@@ -20,13 +20,13 @@ from typing import Any
 
 import msgspec
 
-from chatapi.wire import upstream_words
 from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream import words
 
 REQUEST_REFUSED = "The upstream refused the request."
 REQUEST_TOO_LARGE = "The request is too large for the upstream."
 MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
-_MAX_READ_CHARACTERS = 4 * upstream_words.MAX_MESSAGE_CHARACTERS
+_MAX_READ_CHARACTERS = 4 * words.MAX_MESSAGE_CHARACTERS
 
 AUTHENTICATION = Failed(
     "The upstream refused this server's credentials.", code="upstream_authentication", status=502
@@ -238,8 +238,8 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
     text = "" if complaint is None else f"{complaint.type} {complaint.code} {complaint.message}"
-    for words, failure in _BY_WORDS:
-        if words.search(text):
+    for pattern, failure in _BY_WORDS:
+        if pattern.search(text):
             return failure
     # Before the other words: proxies answer it with a page of their own.
     if status == 413:
@@ -263,14 +263,12 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
         return AUTHENTICATION
     if _UNKNOWN_MODEL.search(text):
         return MODEL_NOT_FOUND
-    return _refused(complaint, code=upstream_words.code(complaint.code))
+    return _refused(complaint, code=words.code(complaint.code))
 
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
-    message = upstream_words.harmless(complaint.message) or REQUEST_REFUSED
-    return Failed(
-        message, "invalid_request_error", code, upstream_words.parameter(complaint.param), status=400
-    )
+    message = words.harmless(complaint.message) or REQUEST_REFUSED
+    return Failed(message, "invalid_request_error", code, words.parameter(complaint.param), status=400)
 
 
 def _complaint(error: dict[str, Any], message: str) -> Complaint:

@@ -26,12 +26,17 @@ from chatapi.wire.deltas import (
     ToolCall,
 )
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UPSTREAM_FAILED, UpstreamError
-from chatapi.wire.upstream_events import DONE, Choice, Chunk, SentAudio, decode
-from chatapi.wire.upstream_limit import OutputLimit
-from chatapi.wire.upstream_logprobs import Logprobs
-from chatapi.wire.upstream_tool_calls import ToolCallReader
-from chatapi.wire.upstream_usage import UsageReader
+from chatapi.wire.upstream.events import DONE, Choice, Chunk, SentAudio, decode
+from chatapi.wire.upstream.logprobs import Logprobs
+from chatapi.wire.upstream.output_limit import OutputLimit
+from chatapi.wire.upstream.tool_calls import ToolCallReader
+from chatapi.wire.upstream.upstream_errors import (
+    DISCONNECTED,
+    INVALID_RESPONSE,
+    UPSTREAM_FAILED,
+    UpstreamError,
+)
+from chatapi.wire.upstream.usage import UsageReader
 
 # Anthropic's word for a full context window, and Mistral's.
 _WINDOW_FULL = frozenset({"model_context_window_exceeded", "model_length"})

@@ -10,9 +10,9 @@ from time import monotonic
 from typing import Protocol
 
 from accounts import forwarding, ip_addresses
-from chatapi.web import refusals
-from chatapi.web.refusals import Refusal
-from chatapi.web.server_limits import ServerLimits
+from chatapi.web.server import refusals
+from chatapi.web.server.refusals import Refusal
+from chatapi.web.server.server_limits import ServerLimits
 
 _household = lru_cache(maxsize=8_192)(ip_addresses.network_of)
 _is_proxy = lru_cache(maxsize=8_192)(ip_addresses.is_trusted)

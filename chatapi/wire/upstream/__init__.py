@@ -1,0 +1,1 @@
+"""Upstreams: what each is asked for a request, and what of its answer becomes deltas."""
