@@ -34,15 +34,6 @@ ABSENT = (
     "projects.users.roles",
     "roles",
     "spend_alerts",
-    "usage.audio_speeches",
-    "usage.audio_transcriptions",
-    "usage.code_interpreter_sessions",
-    "usage.decisions",
-    "usage.file_search_calls",
-    "usage.images",
-    "usage.moderations",
-    "usage.vector_stores",
-    "usage.web_search_calls",
     "users.roles",
     "workload_identity_providers",
 )
@@ -129,7 +120,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 47
+    assert len(made) == 56
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -239,8 +230,11 @@ def read_the_log(audit_logs: Any, project_id: str) -> None:
 
 
 def read_usage(usage: Any) -> None:
-    for name in ("completions", "embeddings", "costs"):
-        assert getattr(usage, name)(start_time=int(time.time())).data
+    for name in calls(_resource(sdk.Organization, "usage")):
+        (today,) = getattr(usage, name)(start_time=int(time.time())).data
+        assert not today.results or name in ("completions", "costs")
+    many = usage.file_search_calls(start_time=0, bucket_width="1h", limit=2, vector_store_ids=["vs_1"])
+    assert (len(many.data), many.has_more) == (2, True)
 
 
 def accept(installation: Installation, path: str) -> None:
@@ -285,8 +279,7 @@ def test_usage_and_costs(installation: Installation) -> None:
     lines = results(usage.costs, group_by=["line_item", "user_id"])
     assert all(each.amount.currency == "usd" and each.amount.value > 0 for each in lines)
     assert {each.user_id for each in lines} == {None}
-    with pytest.raises(openai.NotFoundError, match="/docs"):
-        admin.admin.organization.usage.images(start_time=0)
+    assert results(usage.images, group_by=["size", "source"], sizes=["256x256"]) == []
     admin.close()
 
 
