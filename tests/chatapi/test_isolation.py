@@ -34,7 +34,12 @@ PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "stripe/webh
 shows nothing (tests/usage/test_payment.py)."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
-SHARED = {"model": "small", "rate_limit_id": "rl-*", "period": f"{datetime.now(UTC):%Y-%m}"}
+SHARED = {
+    "model": "small",
+    "rate_limit_id": "rl-*",
+    "role_id": "role_member",
+    "period": f"{datetime.now(UTC):%Y-%m}",
+}
 """Parts of a path that name what all tenants share, and the month of each one's statement."""
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 REFUSED = {403, 404, 405}

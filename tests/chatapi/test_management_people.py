@@ -44,6 +44,24 @@ def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> No
     assert Member.objects.get(user=bob.user).role == "viewer"
 
 
+def test_a_role_is_changed_by_its_name_or_its_id(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    path = f"{HERE}/users/{bob.user.pk}"
+    for body, role in (
+        ({"role_id": "role_admin"}, "admin"),
+        ({}, "admin"),
+        ({"role": "reader", "role_id": "role_reader"}, "reader"),
+    ):
+        assert said(boss, "POST", path, body)["role"] == role
+    assert said(boss, "POST", f"{path}/roles", {"role_id": "role_member"})["role"]["name"] == "member"
+    assert [each["id"] for each in said(boss, "GET", f"{path}/roles")["data"]] == ["role_member"]
+    assert refused(boss, "POST", path, {"role": "owner", "role_id": "role_reader"})[0] == "role_id"
+    assert refused(boss, "POST", path, {"role_id": "role_x"}, 404)[0] == "role_id"
+    assert refused(boss, "GET", f"{path}/roles/role_owner", status=404)[0] == "role_id"
+    boss.manage_as("admin")
+    assert refused(boss, "POST", f"{path}/roles", {"role_id": "role_owner"}, 403)[1] == "permission_denied"
+
+
 def test_any_address_is_invited(boss: Person) -> None:
     address = "o'brien/x@acme.example"
     assert said(boss, "POST", f"{HERE}/invites", {"email": address, "role": "reader"})["email"] == address

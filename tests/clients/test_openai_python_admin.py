@@ -32,9 +32,10 @@ ABSENT = (
     "projects.service_tier_settings",
     "projects.spend_alerts",
     "projects.users.roles",
-    "roles",
+    "roles.create",
+    "roles.delete",
+    "roles.update",
     "spend_alerts",
-    "users.roles",
     "workload_identity_providers",
 )
 """The resources and the requests of the SDK that are not here."""
@@ -120,7 +121,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 56
+    assert len(made) == 62
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -206,11 +207,28 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     assert organization.users.update(dora.id, role="owner").role == "owner"
     with pytest.raises(openai.BadRequestError, match="only owner"):
         organization.users.delete(dora.id)
+    assign_roles(organization, dora.id)
     other = organization.invites.create(email="emil@example.com", role="reader")
     accept(installation, other.to_dict()["url"])
     (emil,) = organization.users.list(emails=["emil@example.com"])
     assert organization.users.delete(emil.id).deleted
     assert [each.id for each in organization.users.list()] == [dora.id]
+
+
+def assign_roles(organization: Any, owner_id: str) -> None:
+    names = [each.name for each in organization.roles.list(limit=1)]  # page by page
+    assert names == ["owner", "admin", "member", "reader"]
+    reader = organization.roles.retrieve("role_reader")
+    assert reader.predefined_role
+    assert "accounts.view_project" in reader.permissions
+    of_users = organization.users.roles
+    (owner,) = of_users.list(owner_id)
+    assert of_users.retrieve(owner.id, user_id=owner_id).to_dict() == owner.to_dict()
+    with pytest.raises(openai.BadRequestError, match="only owner"):
+        of_users.create(owner_id, role_id=reader.id)
+    assert of_users.create(owner_id, role_id=owner.id).role.name == "owner"
+    with pytest.raises(openai.BadRequestError, match="always has one role"):
+        of_users.delete(owner.id, user_id=owner_id)
 
 
 def make_admin_keys(admin_keys: Any) -> None:
@@ -292,3 +310,6 @@ def test_the_guide_names_what_is_not_here() -> None:
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/docs"):
         admin.admin.organization.groups.list()
+    with pytest.raises(openai.APIStatusError) as refused:
+        admin.admin.organization.roles.create(role_name="auditor", permissions=["accounts.view_project"])
+    assert refused.value.status_code == 405

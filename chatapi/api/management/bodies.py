@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import HIGHEST
-from chatapi.api.management.pages import PageQuery, RowId
+from chatapi.api.management.pages import Limit, PageQuery, RowId
 from usage.books.budgets import MAX_NANODOLLARS
 from usage.pricing import NANODOLLARS
 
@@ -20,6 +20,7 @@ ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
 RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a model's id
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
 OrganizationRole = Literal["owner", "admin", "member", "reader"]
+RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
 ProjectRole = Literal["owner", "member"]
 
 
@@ -98,9 +99,24 @@ class UserListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class UserBody(Struct, frozen=True, kw_only=True):
+    """The new role of a member, by its name or its id; without both, nothing changes."""
+
+    role: OrganizationRole | None = None
+    role_id: RoleId | None = None
+
+
+class RoleListQuery(Struct, frozen=True, kw_only=True):
+    """A page of roles."""
+
+    after: RoleId | None = None
+    limit: Limit = 20
+    order: Literal["asc", "desc"] = "asc"
+
+
+class MemberRoleBody(Struct, frozen=True, kw_only=True):
     """The new role of a member."""
 
-    role: OrganizationRole
+    role_id: RoleId
 
 
 class ProjectUserBody(Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ class Users(ManagementRoute):
         if query.emails is not None:
             rows = memberships.with_emails(rows, query.emails)
         return respond(
-            page_of_rows(rows, query, lambda rows: [_user(row) for row in rows], id_column="user_id")
+            page_of_rows(rows, query, lambda rows: [user(row) for row in rows], id_column="user_id")
         )
 
 
@@ -64,25 +64,25 @@ class User(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request, user_id: str) -> Response:
-        return respond(_user(_find(request, user_id)))
+        return respond(user(find_member(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, user_id: str) -> Response:
-        """Change the role: neither the old nor the new one is above the caller's."""
-        member, role = _find(request, user_id), _role(self.body(request).role)
-        for each in (member.role, role):
-            access.require_role(caller_of(request), each)
-        if role != member.role:
-            try:
-                memberships.change_role(member, role)
-            except ValidationError as error:
-                refuse(error.messages[0], "role")
-        return respond(_user(member))
+        """Change the role, if one is sent."""
+        member, sent = find_member(request, user_id), self.body(request)
+        role = member.role if sent.role is None else _role(sent.role)
+        if sent.role_id is not None:
+            named = role_with_id(sent.role_id)
+            if sent.role is not None and named != role:
+                refuse("this is another role than 'role'.", "role_id")
+            role = named
+        change_role(request, member, role)
+        return respond(user(member))
 
     @transaction.atomic
     def delete(self, request: Request, user_id: str) -> Response:
         """Remove the member, whose role is not above the caller's."""
-        member = _find(request, user_id)
+        member = find_member(request, user_id)
         access.require_role(caller_of(request), member.role)
         memberships.remove(member)
         return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
@@ -147,19 +147,19 @@ class ProjectUser(ManagementRoute):
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         self.project(request, project_id)
-        return respond(_project_user(_find(request, user_id)))
+        return respond(_project_user(find_member(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member, who has this role already."""
         self.project(request, project_id)
-        member = _find(request, user_id)
+        member = find_member(request, user_id)
         return respond(_with_role(member, self.body(request).role))
 
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Refuse: a smaller right than to the whole organization does not exist."""
         self.project(request, project_id)
-        _find(request, user_id)
+        find_member(request, user_id)
         refuse(
             "members see all projects of their organization. Remove the member from the organization: "
             "DELETE /v1/organization/users/{user_id}.",
@@ -250,7 +250,7 @@ def _accepted(request: Request) -> QuerySet[Member]:
     return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
 
 
-def _find(request: Request, user_id: str) -> Member:
+def find_member(request: Request, user_id: str) -> Member:
     """Return the member with this person's id, or raise a 404."""
     is_id = user_id.isascii() and user_id.isdecimal() and len(user_id) <= 18
     member = _accepted(request).filter(user=int(user_id)).first() if is_id else None
@@ -259,13 +259,40 @@ def _find(request: Request, user_id: str) -> Member:
     return member
 
 
+def change_role(request: Request, member: Member, role: str) -> None:
+    """Change the member's role: neither the old nor the new one is above the caller's."""
+    for each in (member.role, role):
+        access.require_role(caller_of(request), each)
+    if role != member.role:
+        try:
+            memberships.change_role(member, role)
+        except ValidationError as error:
+            refuse(error.messages[0], "role")
+
+
+def role_name(role: str) -> str:
+    """Return the role's name in this API."""
+    return _READER if role == Role.VIEWER else str(role)
+
+
+def role_id(role: str) -> str:
+    return f"role_{role_name(role)}"
+
+
+def role_with_id(wanted: str) -> Role:
+    """Return the role with this id, or raise a 404."""
+    for role in Role:
+        if role_id(role) == wanted:
+            return role
+    raise errors.object_not_found("role", "role_id")
+
+
 def _role(name: str) -> str:
     return Role.VIEWER if name == _READER else name
 
 
-def _user(row: Member) -> objects.User:
-    role = _READER if row.role == Role.VIEWER else row.role
-    return objects.User(**_person(row), role=role)
+def user(row: Member) -> objects.User:
+    return objects.User(**_person(row), role=role_name(row.role))
 
 
 def _project_user(row: Member) -> objects.ProjectUser:
@@ -299,7 +326,7 @@ def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType 
     return objects.Invite(
         id=str(row.pk),
         email=row.user.email,
-        role=_READER if row.role == Role.VIEWER else row.role,
+        role=role_name(row.role),
         status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),

@@ -116,6 +116,26 @@ class User(Struct, frozen=True, kw_only=True):
     added_at: int
 
 
+class Role(Struct, frozen=True, kw_only=True):
+    """What a member may do; `permissions` are the service's own names."""
+
+    object: Literal["role"] = "role"
+    id: str
+    name: str
+    description: str
+    permissions: list[str]
+    predefined_role: Literal[True] = True
+    resource_type: Literal["api.organization"] = "api.organization"
+
+
+class MemberRole(Struct, frozen=True, kw_only=True):
+    """The role of a member."""
+
+    object: Literal["user.role"] = "user.role"
+    user: User
+    role: Role
+
+
 class ProjectUser(Struct, frozen=True, kw_only=True):
     """A member of the organization as a project has it: owners and admins are `owner`, others `member`."""
 
