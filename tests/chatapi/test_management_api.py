@@ -125,6 +125,22 @@ def test_ids_that_no_row_can_have_are_unknown(boss: Person, research: str) -> No
     assert refused(boss, "POST", f"{research}/rate_limits/rl-nothing", {}, 404)[1] == "not_found"
 
 
+def test_data_retention_is_the_days_of_stored_responses(boss: Person, bob: Person, research: str) -> None:
+    path, rows = f"{research}/data_retention", Project.objects.filter(pk=bob.project.pk)
+    for days, wanted, left in (
+        (0, "modified_abuse_monitoring", 30),
+        (7, "modified_abuse_monitoring", 7),
+        (7, "zero_data_retention", 0),
+    ):
+        rows.update(stores_responses_days=days)
+        assert said(boss, "POST", path, {"retention_type": wanted})["type"] == wanted
+        assert rows.get().stores_responses_days == left
+    assert refused(boss, "POST", path, {"retention_type": "none"})[0] == "retention_type"
+    Project.objects.filter(pk=boss.project.pk).update(stores_responses_days=1)
+    assert said(boss, "GET", f"{HERE}/data_retention")["type"] == "modified_abuse_monitoring"
+    assert said(boss, "GET", path)["type"] == "zero_data_retention"
+
+
 # ---- pages
 
 

@@ -190,6 +190,13 @@ CHANGES: dict[str, Change] = {
         "projects/{project}/spend_limit",
         {"currency": "USD", "interval": "month", "threshold_amount": 100},
     ),
+    "stored responses": (
+        "settings/projects/{project}",
+        {"name": "research", "stores_responses_days": "30"},
+        "POST",
+        "projects/{project}/data_retention",
+        {"retention_type": "modified_abuse_monitoring"},
+    ),
     "an invitation": (
         "members/invite",
         {"email": "dora@example.com", "role": "viewer"},

@@ -20,12 +20,11 @@ pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
 ABSENT = (
     "certificates",
-    "data_retention",
+    "data_retention.update",
     "external_keys",
     "external_storage",
     "groups",
     "projects.certificates",
-    "projects.data_retention",
     "projects.groups",
     "projects.hosted_tool_permissions",
     "projects.roles",
@@ -113,6 +112,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     choose_models(projects.model_permissions, project.id)
     add_people(organization, project.id, installation)
     make_admin_keys(organization.admin_api_keys)
+    keep_responses(organization, project.id)
     archived = projects.archive(project.id)
     assert archived.status == "archived"
     assert archived.archived_at
@@ -121,7 +121,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 62
+    assert len(made) == 65
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -184,6 +184,15 @@ def choose_models(permissions: Any, project_id: str) -> None:
     assert permissions.delete(project_id).deleted
 
 
+def keep_responses(organization: Any, project_id: str) -> None:
+    of_project = organization.projects.data_retention
+    for wanted in ("modified_abuse_monitoring", "zero_data_retention"):
+        assert of_project.update(project_id, retention_type=wanted).type == wanted
+        assert of_project.retrieve(project_id).type == organization.data_retention.retrieve().type == wanted
+    with pytest.raises(openai.BadRequestError, match="Supported values are: '"):
+        of_project.update(project_id, retention_type="organization_default")
+
+
 def add_people(organization: Any, project_id: str, installation: Installation) -> None:
     invite = organization.invites.create(email="dora@example.com", role="reader")
     assert organization.invites.retrieve(invite.id).status == "pending"
@@ -241,7 +250,7 @@ def make_admin_keys(admin_keys: Any) -> None:
 def read_the_log(audit_logs: Any, project_id: str) -> None:
     log = list(audit_logs.list(project_ids=[project_id], effective_at={"gt": 0}, limit=2))
     assert [each.type for each in log if each.type.startswith("project.")] == [
-        "project.archived", "project.updated", "project.updated", "project.updated", "project.created",
+        "project.archived", *["project.updated"] * 5, "project.created",
     ]  # fmt: skip
     assert {each.actor.type for each in log} == {"api_key"}
     assert log[-1].project_created.data.name == "web shop"

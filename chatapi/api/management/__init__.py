@@ -7,10 +7,11 @@ all of them.
 
 from django.urls import path
 
-from chatapi.api.management import audit_log, keys, limits, member_roles, members, projects
+from chatapi.api.management import audit_log, data_retention, keys, limits, member_roles, members, projects
 
 ROUTES = [
-    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *limits.routes, *audit_log.routes,
+    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *limits.routes,
+    *data_retention.routes, *audit_log.routes,
 ]  # fmt: skip
 
 urls = [path(f"organization/{route.path}", route.as_view()) for route in ROUTES]

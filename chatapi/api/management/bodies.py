@@ -20,6 +20,7 @@ ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
 RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a model's id
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
 OrganizationRole = Literal["owner", "admin", "member", "reader"]
+RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
 ProjectRole = Literal["owner", "member"]
 
@@ -138,6 +139,12 @@ class InviteBody(Struct, frozen=True, kw_only=True):
 
     email: Email
     role: OrganizationRole
+
+
+class DataRetentionBody(Struct, frozen=True, kw_only=True):
+    """Whether a project stores responses."""
+
+    retention_type: RetentionType
 
 
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):

@@ -210,6 +210,20 @@ class OrganizationSpendLimit(Struct, frozen=True, kw_only=True):
     enforcement: Enforcement
 
 
+class OrganizationDataRetention(Struct, frozen=True, kw_only=True):
+    """Whether any project of the organization stores responses."""
+
+    object: Literal["organization.data_retention"] = "organization.data_retention"
+    type: Literal["zero_data_retention", "modified_abuse_monitoring"]
+
+
+class ProjectDataRetention(Struct, frozen=True, kw_only=True):
+    """Whether a project stores the responses that its clients ask to store."""
+
+    object: Literal["project.data_retention"] = "project.data_retention"
+    type: Literal["zero_data_retention", "modified_abuse_monitoring"]
+
+
 class Deleted(Struct, frozen=True, kw_only=True):
     """What was deleted; `object` ends with `.deleted`."""
 
