@@ -70,6 +70,19 @@ def test_any_address_is_invited(boss: Person) -> None:
     assert found["name"] == address
 
 
+def test_an_invitation_to_projects_is_to_all_of_the_organization(
+    boss: Person, bob: Person, charlie: Person
+) -> None:
+    def invited(project: Person, role: str) -> dict[str, Any]:
+        named = {"id": str(project.project.pk), "role": role}
+        return {"email": "dora@example.com", "role": "reader", "projects": [named]}
+
+    path = f"{HERE}/invites"
+    assert refused(boss, "POST", path, invited(charlie, "member"), 404)[1] == "not_found"
+    assert refused(boss, "POST", path, invited(bob, "owner"))[0] == "projects"
+    assert said(boss, "POST", path, invited(bob, "member"))["status"] == "pending"
+
+
 @pytest.mark.parametrize("query", ["users?emails=", "audit_logs?actor_emails="])
 def test_people_are_found_by_their_address_in_any_case(boss: Person, query: str) -> None:
     User.objects.filter(pk=boss.user.pk).update(email="alice@Acme.example", last_login=datetime.now(UTC))

@@ -194,7 +194,9 @@ def keep_responses(organization: Any, project_id: str) -> None:
 
 
 def add_people(organization: Any, project_id: str, installation: Installation) -> None:
-    invite = organization.invites.create(email="dora@example.com", role="reader")
+    invite = organization.invites.create(
+        email="dora@example.com", role="reader", projects=[{"id": project_id, "role": "member"}]
+    )
     assert organization.invites.retrieve(invite.id).status == "pending"
     assert [each.email for each in organization.invites.list()] == ["dora@example.com"]
     assert organization.invites.delete(invite.id).deleted

@@ -134,11 +134,19 @@ class ProjectUserChange(Struct, frozen=True, kw_only=True):
     role: ProjectRole | None = None
 
 
+class InvitedProject(Struct, frozen=True, kw_only=True):
+    """A project that the invited person will see."""
+
+    id: RowId
+    role: ProjectRole
+
+
 class InviteBody(Struct, frozen=True, kw_only=True):
     """A person to be invited; the user name is the address."""
 
     email: Email
     role: OrganizationRole
+    projects: Annotated[list[InvitedProject], Meta(max_length=100)] = []
 
 
 class DataRetentionBody(Struct, frozen=True, kw_only=True):

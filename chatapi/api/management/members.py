@@ -4,7 +4,7 @@ A member has one role in the organization, for all of its projects. OpenAI's `re
 """
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -180,7 +180,8 @@ class Invites(ManagementRoute):
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=bodies.InviteBody,
             description="It is mailed, if there is a mail server and `CHATAPI_PUBLIC_URL`; `mailed` says so. "
-            "The answer has the path at which the person chooses a password, too.",
+            "The answer has the path at which the person chooses a password, too. `projects` change nothing: "
+            "a member sees all projects, as `owner` with the roles owner and admin, else as `member`.",
         ),
     }  # fmt: skip
 
@@ -190,6 +191,11 @@ class Invites(ManagementRoute):
 
     def post(self, request: Request) -> Response:
         """Make the person and the membership, and mail the invitation, as the console's form does."""
+        sent = self.body(request)
+        for named in sent.projects:
+            self.project(request, named.id)
+            if named.role != (own := _role_in_projects(_role(sent.role))):
+                refuse(f"a person with this role is '{own}' in all projects.", "projects")
         caller, member = caller_of(request), self._join(request)
         try:
             is_mailed = invitations.send(request._request, member, caller) is True
@@ -296,8 +302,11 @@ def user(row: Member) -> objects.User:
 
 
 def _project_user(row: Member) -> objects.ProjectUser:
-    is_owner = row.role in (Role.OWNER, Role.ADMIN)
-    return objects.ProjectUser(**_person(row), role="owner" if is_owner else "member")
+    return objects.ProjectUser(**_person(row), role=_role_in_projects(row.role))
+
+
+def _role_in_projects(role: str) -> Literal["owner", "member"]:
+    return "owner" if role in (Role.OWNER, Role.ADMIN) else "member"
 
 
 def _person(row: Member) -> dict[str, Any]:
