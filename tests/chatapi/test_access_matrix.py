@@ -48,6 +48,7 @@ from usage.models import (
     LedgerEntry,
     Price,
     RefusedRequests,
+    SpendAlert,
 )
 from usage.payment.models import Payment
 from usage.rollups import refused_requests
@@ -460,6 +461,12 @@ class Managed:
     """One row of Acme's of each kind that a management route names."""
 
     def __init__(self, alice: Person, bob: Person) -> None:
+        alert = SpendAlert.objects.create(
+            organization=bob.project.organization,
+            project=bob.project,
+            threshold_nanodollars=1,
+            recipients=[alice.user.pk],
+        )
         account = ServiceAccount.objects.create(project=bob.project, name="backend")
         invited = User.objects.create(username="dora@example.com", password="!")
         invite = Member.objects.create(organization=bob.project.organization, user=invited, role=Role.VIEWER)
@@ -472,6 +479,7 @@ class Managed:
             "key_id": str(alice.api_key.pk),
             "rate_limit_id": "rl-*",
             "role_id": "role_member",
+            "spend_alert_id": str(alert.pk),
         }
 
     def path(self, route: type[ManagementRoute], *, unknown: bool = False) -> str:
@@ -544,6 +552,7 @@ def everything() -> list[Any]:
         Member,
         RateLimit,
         BudgetLimit,
+        SpendAlert,
     ]
     return [list(model._default_manager.order_by("pk").values()) for model in models]
 

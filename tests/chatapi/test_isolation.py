@@ -25,7 +25,7 @@ from chatapi.asgi import application
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, join, run
-from usage.models import BudgetLimit, Generation
+from usage.models import BudgetLimit, Generation, SpendAlert
 
 CANARY = "Canary"
 """In every name of Umbrella's."""
@@ -56,6 +56,7 @@ class Umbrella(NamedTuple):
     generation: Generation
     rate_limit: RateLimit
     budget_limit: BudgetLimit
+    spend_alert: SpendAlert
 
     @property
     def rows(self) -> list[Model]:
@@ -76,6 +77,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "user_id": lambda umbrella: (str(umbrella.member.user_id), NEVER),
     "invite_id": lambda umbrella: (str(umbrella.invite.pk), NEVER),
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
+    "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
 
@@ -95,7 +97,10 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
     budget = BudgetLimit.objects.create(
         scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12
     )
-    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget)
+    alert = SpendAlert.objects.create(
+        organization=organization, threshold_nanodollars=1, recipients=[], subject_prefix=CANARY
+    )
+    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert)
 
 
 @pytest.fixture

@@ -203,6 +203,18 @@ CHANGES: dict[str, Change] = {
         "projects/{project}/spend_limit",
         {"currency": "USD", "interval": "month", "threshold_amount": 100},
     ),
+    "a spend alert": (
+        "budgets/alerts/new",
+        {"project": "{project}", "threshold": "1", "recipients": "{user}"},
+        "POST",
+        "projects/{project}/spend_alerts",
+        {
+            "currency": "USD",
+            "interval": "month",
+            "threshold_amount": 100,
+            "notification_channel": {"type": "email", "recipients": ["bob@example.com"]},
+        },
+    ),
     "stored responses": (
         "settings/projects/{project}",
         {"name": "research", "stores_responses_days": "30"},
@@ -226,6 +238,7 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_has_the_same_audit_rows_as_in_the_console(boss: Person, bob: Person, name: str) -> None:
     User.objects.update(last_login=datetime.now(UTC))
+    User.objects.filter(pk=bob.user.pk).update(email="bob@example.com")
     member = Member.objects.get(user=bob.user).pk
     ids = {"member": member, "user": bob.user.pk, "project": bob.project.pk, "key": bob.api_key.pk}
     page, form, method, path, body = CHANGES[name]

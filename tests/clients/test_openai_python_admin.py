@@ -29,12 +29,10 @@ ABSENT = (
     "projects.hosted_tool_permissions",
     "projects.roles",
     "projects.service_tier_settings",
-    "projects.spend_alerts",
     "projects.users.roles",
     "roles.create",
     "roles.delete",
     "roles.update",
-    "spend_alerts",
     "workload_identity_providers",
 )
 """The resources and the requests of the SDK that are not here."""
@@ -121,7 +119,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 65
+    assert len(made) == 75
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -222,6 +220,7 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     other = organization.invites.create(email="emil@example.com", role="reader")
     accept(installation, other.to_dict()["url"])
     (emil,) = organization.users.list(emails=["emil@example.com"])
+    set_alerts(organization, project_id)
     assert organization.users.delete(emil.id).deleted
     assert [each.id for each in organization.users.list()] == [dora.id]
 
@@ -240,6 +239,23 @@ def assign_roles(organization: Any, owner_id: str) -> None:
     assert of_users.create(owner_id, role_id=owner.id).role.name == "owner"
     with pytest.raises(openai.BadRequestError, match="always has one role"):
         of_users.delete(owner.id, user_id=owner_id)
+
+
+def set_alerts(organization: Any, project_id: str) -> None:
+    channel: Any = {"type": "email", "recipients": ["emil@example.com"], "subject_prefix": "[billing]"}
+    body: dict[str, Any] = {"currency": "USD", "interval": "month", "notification_channel": channel}
+    in_project = {"project_id": project_id}
+    for alerts, place, inside in (
+        (organization.spend_alerts, (), {}),
+        (organization.projects.spend_alerts, (project_id,), in_project),
+    ):
+        first, second = (alerts.create(*place, **body, threshold_amount=cents) for cents in (5_000, 8_000))
+        assert first.notification_channel.recipients == ["emil@example.com"]
+        assert [each.id for each in alerts.list(*place, order="desc", limit=1)] == [second.id, first.id]
+        assert alerts.update(first.id, **inside, **body, threshold_amount=6_000).threshold_amount == 6_000
+        assert alerts.retrieve(first.id, **inside).threshold_amount == 6_000
+        assert alerts.delete(first.id, **inside).deleted
+        assert [each.id for each in alerts.list(*place)] == [second.id]
 
 
 def make_admin_keys(admin_keys: Any) -> None:

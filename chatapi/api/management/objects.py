@@ -210,6 +210,36 @@ class OrganizationSpendLimit(Struct, frozen=True, kw_only=True):
     enforcement: Enforcement
 
 
+class NotificationChannel(Struct, frozen=True, kw_only=True):
+    """The members who get the mail of a spend alert, by their addresses."""
+
+    type: Literal["email"] = "email"
+    recipients: list[str]
+    subject_prefix: str | None
+
+
+class OrganizationSpendAlert(Struct, frozen=True, kw_only=True):
+    """An amount that the organization may spend in a month, in cents, until members get mail."""
+
+    object: Literal["organization.spend_alert"] = "organization.spend_alert"
+    id: str
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    notification_channel: NotificationChannel
+
+
+class ProjectSpendAlert(Struct, frozen=True, kw_only=True):
+    """An amount that a project may spend in a month, in cents, until members get mail."""
+
+    object: Literal["project.spend_alert"] = "project.spend_alert"
+    id: str
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    notification_channel: NotificationChannel
+
+
 class OrganizationDataRetention(Struct, frozen=True, kw_only=True):
     """Whether any project of the organization stores responses."""
 
