@@ -4,11 +4,21 @@ So when a primary dies, everything that connects again reaches the next one as s
 chosen it, and nothing else knows that there are sentinels. This follows
 https://redis.io/docs/latest/develop/reference/sentinel-clients/ but for the command ROLE, which access lists
 often forbid: a server that has become a replica is left when it refuses a write.
+
+A primary that is replaced while it is well keeps its connections for up to 10 s. If some connections of the
+service were still there and others at the next primary, workers would miss web processes and stop their
+streams. So a thread asks once a second, and ends the connections to a primary that has been replaced.
 """
 
+import os
 import random
+import socket
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
+from weakref import WeakSet
 
 from redis import Redis as ThreadRedis
 from redis import connection as thread
@@ -26,6 +36,7 @@ from accounts.redis_urls import SentinelURLs, sentinel_urls, without_secrets
 
 # How long one sentinel may take: then the next one still has time within a command's `REPLY_TIMEOUT_S`.
 SENTINEL_TIMEOUT_S = 1.0
+WATCH_S = 1.0
 _QUESTION = "SENTINEL GET-MASTER-ADDR-BY-NAME"
 _DRIVER = DriverInfo()  # made once, as in chatapi/redis_client.py
 Address = tuple[str, int]
@@ -104,6 +115,44 @@ def sentinel_place(url: str) -> str:
     return without_secrets(url).partition("://")[2]
 
 
+class _Watch:
+    """Ends the connections of this process to a primary that has been replaced."""
+
+    def __init__(self) -> None:
+        self._connections: dict[SentinelURLs, WeakSet[SentinelConnection | ThreadSentinelConnection]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, urls: SentinelURLs, connection: "SentinelConnection | ThreadSentinelConnection") -> None:
+        """Watch a connection for as long as something else refers to it."""
+        with self._lock:
+            if urls not in self._connections:
+                self._connections[urls] = WeakSet()
+                threading.Thread(target=self._run, args=(urls,), name="sentinels", daemon=True).start()
+            self._connections[urls].add(connection)
+
+    def _run(self, urls: SentinelURLs) -> None:
+        while True:
+            time.sleep(WATCH_S)
+            with self._lock:
+                if not self._connections[urls]:
+                    del self._connections[urls]
+                    return
+            with suppress(RedisError):
+                self._end_others(urls, primary_address_from_thread(urls))
+
+    def _end_others(self, urls: SentinelURLs, primary: Address) -> None:
+        with self._lock:
+            connections = list(self._connections[urls])
+        for connection in connections:
+            if (connection.host, connection.port) != primary:
+                # A copy of the descriptor, because uvloop's sockets have no `shutdown`.
+                with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor())) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+_watch = _Watch()
+
+
 def _has_left(error: ResponseError) -> bool:
     """Return whether the server has become a replica."""
     # The second one is the answer to those who wait for a list or a stream in that moment.
@@ -119,7 +168,16 @@ class SentinelConnection(on_loop.Connection):
 
     async def _connect(self) -> None:
         self.host, self.port = await primary_address(self._sentinels)
-        await super()._connect()  # type: ignore[no-untyped-call]
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
+            raise
+        _watch.add(self._sentinels, self)
+
+    def descriptor(self) -> int:
+        """Return the socket's file descriptor, or -1."""
+        return int(self._writer.get_extra_info("socket").fileno()) if self._writer else -1
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply; raise `ConnectionError` if the server is the primary no more."""
@@ -145,7 +203,17 @@ class ThreadSentinelConnection(thread.Connection):
 
     def _connect(self) -> Any:
         self.host, self.port = primary_address_from_thread(self._sentinels)
-        return super()._connect()  # type: ignore[no-untyped-call]
+        try:
+            connected = super()._connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
+            raise
+        _watch.add(self._sentinels, self)
+        return connected
+
+    def descriptor(self) -> int:
+        """Return the socket's file descriptor, or -1."""
+        return self._sock.fileno() if self._sock else -1
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply; raise `ConnectionError` if the server is the primary no more."""

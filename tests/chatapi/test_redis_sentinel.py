@@ -1,12 +1,14 @@
 """A primary that is found by sentinels: what reaches it, and what the doctor says."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
 from pytest_django import Settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from accounts import redis_time_limit
 from accounts.sign_in import attempts
 from accounts.sign_in.cache import SharedCache
 from chatapi.doctor import stores
@@ -31,6 +33,28 @@ def test_attempts_and_codes_are_counted_at_the_primary(store: ReplicatedValkey, 
     assert [cache.add("allauth-code", 1), cache.add("allauth-code", 1)] == [True, False]
     with connect_from_thread(store.url) as redis:
         assert len(redis.keys("*sign-in:*") + redis.keys("*allauth-code")) == 3
+
+
+async def test_a_primary_that_is_replaced_is_left_by_those_who_wait_there(
+    store: ReplicatedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 10)
+    redis, old = connect(store.url), store.primary
+    line = DedicatedConnection(redis)
+    with connect_from_thread(store.url, timeout_s=10) as blocking:
+        assert (await line.call("SET", "kept", "1"), blocking.get("kept")) == (b"OK", b"1")
+        began = time.monotonic()
+        waiting = asyncio.ensure_future(line.call("BLPOP", "nothing", 10))
+        also_waiting = asyncio.ensure_future(asyncio.to_thread(blocking.blpop, ["nothing"], 10))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(store.switch_over)
+        for each in (waiting, also_waiting):
+            with pytest.raises(RedisConnectionError):
+                await each
+        assert time.monotonic() - began < 7
+        assert store.primary != old
+        assert (await line.call("SET", "kept", "2"), blocking.get("kept")) == (b"OK", b"2")
+    await redis.aclose()
 
 
 async def test_a_server_that_has_become_a_replica_is_left(store: ReplicatedValkey) -> None:
