@@ -9,7 +9,7 @@ import pytest
 from tests.faults.conftest import MODELS, Ask
 from tests.faults.listener import Listener
 from tests.installation import Installation, wait_for
-from tests.replicated_valkey import ReplicatedValkey
+from tests.replicated_valkey import NAME, ReplicatedValkey
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
 
@@ -68,7 +68,9 @@ def test_a_new_request_works_soon_and_a_stream_ends_once(
         store.kill(old)  # nobody is there any more
         assert works(ask("five"))
     store.heal()
-    assert installation.output_of("doctor", "--no-upstreams")
+    found = installation.manage("doctor", "--no-upstreams").stdout
+    assert f"knows {NAME}, and a quorum of sentinels." in found
+    assert "1 worker connected." in found
 
 
 def works(answer: Listener) -> bool:
