@@ -45,8 +45,8 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	exhaustion.py failpoints.py fallbacks.py fleet.py followers.py hung_processes.py keys_after_faults.py \
 	late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py payment.py protocols.py queue_classes.py reaper_in_every_worker.py \
-	rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
-	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
+	rolling_restart.py sentinel_failover.py several_stream_servers.py signals.py soak_hosts.py \
+	statements.py surroundings.py valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py tests/test_proxies.py \
 	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py interrupted_migrations.py \
 	retention_migration.py)

@@ -7,6 +7,7 @@ from typing import Any
 from celery import Celery
 from django.conf import settings
 
+from accounts.redis_urls import sentinel_urls
 from chatapi.task_queue import BROKER_OPTIONS
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
@@ -15,12 +16,16 @@ GENERATE_TASK = "chatapi.generate"
 
 
 def broker_settings(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a Redis URL as redis-py reads it."""
+    """Return Celery's settings for a Redis URL as redis-py reads it, or for one with sentinels."""
+    sentinels = sentinel_urls(url)
+    url = sentinels.primary if sentinels else url
     return {
         # kombu has its own spelling of Unix sockets.
         "broker_url": url.replace("unix://", "redis+socket://", 1),
         # Without this kombu verifies no certificate of a rediss:// URL that has no ssl_… parameters.
         "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if url.startswith("rediss://") else None,
+        # For `message_channel.py`, whose connections find the primary as those of all other clients do.
+        "broker_transport_options": BROKER_OPTIONS | ({"sentinels": sentinels} if sentinels else {}),
     }
 
 
@@ -30,7 +35,6 @@ app = Celery("chatapi", fixups=[])
 app.conf.update(
     **broker_settings(settings.BROKER_URL),
     broker_connection_retry_on_startup=True,
-    broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.worker_process"],
     task_default_queue=f"{settings.REDIS_KEY_PREFIX}generations",
     # The lease handles lost work: late acknowledgement would start a long generation again while it runs.

@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry as ThreadRetry
 
 from accounts.loop_clock import REPLY_TIMEOUT_S
+from accounts.redis_sentinel import pool_options, thread_options
 from accounts.redis_time_limit import in_time
 
 # Made once: each connection would search the files of the installed packages for it, which takes 0.3 ms, and
@@ -38,30 +39,32 @@ class _NeverAgain(Retry):
 
 def connect(url: str, *, max_connections: int = 64) -> Redis:
     """Return a client that never retries by itself."""
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=max_connections,
-        timeout=5,
-        socket_timeout=None,
-        socket_connect_timeout=2,
-        retry=_NeverAgain(),
-        health_check_interval=0,
-        driver_info=_DRIVER,
-        protocol=3,  # the protocol of its `DedicatedConnection`s, too
-    )
-    return Redis.from_pool(pool)
+    options: dict[str, Any] = {
+        "max_connections": max_connections,
+        "timeout": 5,
+        "socket_timeout": None,
+        "socket_connect_timeout": 2,
+        "retry": _NeverAgain(),
+        "health_check_interval": 0,
+        "driver_info": _DRIVER,
+        "protocol": 3,  # the protocol of its `DedicatedConnection`s, too
+    }
+    # Not `from_url`, in which the URL's scheme alone chooses the class of connections.
+    return Redis.from_pool(BlockingConnectionPool(**options | pool_options(url)))
 
 
 def connect_from_thread(
     url: str, *, timeout_s: float = REPLY_TIMEOUT_S, connect_timeout_s: float = 2.0
 ) -> ThreadRedis:
     """Return a blocking client, for a thread that must not depend on the event loop."""
+    plain_url, options = thread_options(url)
     return ThreadRedis.from_url(
-        url,
+        plain_url,
         socket_timeout=timeout_s,
         socket_connect_timeout=connect_timeout_s,
         retry=ThreadRetry(NoBackoff(), 0),
         health_check_interval=0,
+        **options,
     )
 
 

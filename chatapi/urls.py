@@ -14,6 +14,7 @@ from chatapi.api import error_pages, management, metrics, openapi, organization,
 from chatapi.docs.views import front_page
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
+from usage.models import SpendAlert
 from usage.payment import webhook
 from usage.payment.models import Payment, StripeCustomer
 
@@ -30,7 +31,7 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount, Payment, StripeCustomer])  # which have no page of the admin
+recorder.watch([ServiceAccount, SpendAlert, Payment, StripeCustomer])  # which have no page of the admin
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [

@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from accounts.loop_clock import REPLY_TIMEOUT_S
+from accounts.redis_sentinel import thread_options
 from accounts.redis_urls import shared_url
 
 WINDOW_MS = 600_000
@@ -99,12 +100,14 @@ def _wait_ms(limits: Mapping[str, int]) -> int:
 
 
 def _redis() -> Redis:
+    url, options = thread_options(shared_url())
     return Redis.from_url(
-        shared_url(),
+        url,
         socket_timeout=REPLY_TIMEOUT_S,
         socket_connect_timeout=REPLY_TIMEOUT_S,
         # redis-py repeats by default; a repeated INCR would count one attempt twice.
         retry=Retry(NoBackoff(), 0),
+        **options,
     )
 
 

@@ -11,6 +11,7 @@ from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.redis import RedisCache
 
+from accounts.redis_sentinel import thread_options
 from accounts.redis_urls import shared_url
 
 # What django-allauth's keys begin with.
@@ -23,7 +24,10 @@ class SharedCache(BaseCache):
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self._local, self._shared = LocMemCache(name, params), RedisCache(shared_url(), params)
+        url, options = thread_options(shared_url())
+        options = params.get("OPTIONS", {}) | options
+        self._local = LocMemCache(name, params)
+        self._shared = RedisCache(url, params | {"OPTIONS": options})
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         return self._of(key).get(key, default, version)

@@ -27,10 +27,19 @@ from chatapi.api.organization_answers import (
     EmbeddingsBucket,
     EmbeddingsPage,
     EmbeddingsUsage,
+    EmptyBucket,
+    EmptyPage,
     UsageBucket,
     UsagePage,
 )
-from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, PageRequest, UsageRouteSpec
+from chatapi.api.organization_query import (
+    COMPLETIONS,
+    COSTS,
+    EMBEDDINGS,
+    UNSERVED,
+    PageRequest,
+    UsageRouteSpec,
+)
 from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.models import ModelKind, ServedModel
 from usage.database.clock import database_now
@@ -102,6 +111,14 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
     )
 
 
+def _unserved(operation_id: str, kind: str) -> Report:
+    """Return the report of usage that there is none of: a sum over all routes of OpenAI's gets no 404."""
+    return Report(
+        operation_id, f"List the usage of {kind}, which the service does not have: buckets without results",
+        UNSERVED, EmptyPage, EmptyBucket, _completions, lambda query: replace(query, models=()),
+    )  # fmt: skip
+
+
 # By the path behind `/v1/organization/`.
 REPORTS: Final = {
     "usage/completions": Report(
@@ -113,6 +130,15 @@ REPORTS: Final = {
         EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings,
         partial(_only_models_of, ModelKind.EMBEDDINGS),
     ),
+    "usage/audio_speeches": _unserved("listUsageOfSpeech", "speech"),
+    "usage/audio_transcriptions": _unserved("listUsageOfTranscriptions", "transcriptions"),
+    "usage/code_interpreter_sessions": _unserved("listUsageOfCodeInterpreter", "code interpreter sessions"),
+    "usage/decisions": _unserved("listUsageOfDecisions", "decisions"),
+    "usage/file_search_calls": _unserved("listUsageOfFileSearch", "file searches"),
+    "usage/images": _unserved("listUsageOfImages", "images"),
+    "usage/moderations": _unserved("listUsageOfModerations", "moderations"),
+    "usage/vector_stores": _unserved("listUsageOfVectorStores", "vector stores"),
+    "usage/web_search_calls": _unserved("listUsageOfWebSearches", "web searches"),
     "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The organization's usage and costs as typed objects (OpenAI's API reference, "Usage" and "Costs")."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
@@ -78,6 +78,15 @@ class EmbeddingsBucket(Struct, frozen=True, kw_only=True):
     results: list[EmbeddingsUsage]
 
 
+class EmptyBucket(Struct, frozen=True, kw_only=True):
+    """One minute, hour or day of usage that the service does not have; times are Unix seconds."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: Annotated[list[Any], Meta(max_length=0)]
+
+
 class CostBucket(Struct, frozen=True, kw_only=True):
     """One day; times are Unix seconds, `end_time` is not included."""
 
@@ -101,6 +110,15 @@ class EmbeddingsPage(Struct, frozen=True, kw_only=True):
 
     object: Literal["page"] = "page"
     data: list[EmbeddingsBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class EmptyPage(Struct, frozen=True, kw_only=True):
+    """Buckets without results, oldest first; `page=next_page` asks for the ones after them."""
+
+    object: Literal["page"] = "page"
+    data: list[EmptyBucket]
     has_more: bool
     next_page: str | None
 

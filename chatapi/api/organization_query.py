@@ -69,6 +69,18 @@ COSTS = UsageRouteSpec(
     },
     "line_items",
 )
+UNSERVED = UsageRouteSpec(
+    COMPLETIONS.widths,
+    dict.fromkeys(
+        (
+            "project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "size", "source",
+            "context_level", "vector_store_id", "api_source",
+        )
+    ),
+    "models",
+    frozenset({"user_ids", "batch", "sizes", "sources", "context_levels", "vector_store_ids"}),
+)  # fmt: skip
+"""Usage of kinds that the service does not have: every parameter of any of them, as there is no result."""
 
 
 @dataclass(frozen=True, slots=True)

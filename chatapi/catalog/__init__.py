@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from chatapi.models import Deployment, Engine, engine_mistake, extra_parameters_mistake, timeouts_mistake
-from chatapi.wire.upstream_anthropic_request import UNSUPPORTED
+from chatapi.wire.upstream.anthropic_request import UNSUPPORTED
 from usage.books import prices
 from usage.pricing import Price
 

@@ -3,7 +3,7 @@
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
 E002  a number is outside of its bounds, `MIN` and `MAX`
 E003  the lease is too short for its heartbeat
-E004  a Redis URL has a scheme that is not Redis's
+E004  a Redis URL has a scheme that is not Redis's, or does not name sentinels and primary
 E005  CHATAPI_FAILPOINTS names no failpoint
 E006  CHATAPI_TRUSTED_PROXIES has a value that is not an IP address or network
 E007  CHATAPI_CORS_ORIGINS has a value that is not an origin

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core import checks
 
 from accounts import ip_addresses
-from accounts.redis_urls import stream_urls, without_secrets
+from accounts.redis_urls import sentinel_urls, stream_urls, without_secrets
 from chatapi import identity
 from chatapi.checks import CHECK_TAG, wrong_values
 from chatapi.wire.dialects import DIALECTS
@@ -31,6 +31,11 @@ REDIS_URLS = {
 }
 _OTHERS = ("BROKER_URL", "STREAMS_URL")
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+_URL_HINT = (
+    "Use redis://HOST:PORT, rediss:// or unix:///PATH, or with sentinels "
+    "redis+sentinel://HOST:26379,HOST:26379/NAME or rediss+sentinel://; percent-encode passwords (%2C for a "
+    "comma). Cluster is not supported."
+)
 # The only values of these parameters of a rediss:// URL with which a certificate is verified.
 VERIFYING = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
 
@@ -49,15 +54,19 @@ def check_replica(**_: Any) -> Sequence[checks.CheckMessage]:
 def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the clients can open the Redis URLs."""
     return [
-        checks.Error(
-            f"{where} must be a Redis URL.{_same_as(where)}",
-            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH, and %2C for a comma in a password. "
-            "Sentinel and Cluster are not supported.",
-            id="chatapi.E004",
-        )
+        checks.Error(f"{where} {mistake}.{_same_as(where)}", hint=_URL_HINT, id="chatapi.E004")
         for where, url in _redis_urls()
-        if url.partition("://")[0] not in REDIS_SCHEMES or "," in url
+        if (mistake := _mistake(url))
     ]
+
+
+def _mistake(url: str) -> str:
+    """Return what is wrong with a Redis URL, or nothing."""
+    try:
+        is_one = sentinel_urls(url) or (url.partition("://")[0] in REDIS_SCHEMES and "," not in url)
+    except ValueError as error:
+        return str(error)
+    return "" if is_one else "must be a Redis URL"
 
 
 def _redis_urls() -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
+from chatapi.console.alert_pages import alert_lines
 from chatapi.console.budget_forms import AmountsForm, BudgetForm, key_of
 from chatapi.console.tenancy import MAX_CHOICES, Console, page, render
 from usage.insights.budget_limit_list import LimitUse, limit_use, limits_page, unlimited, uses
@@ -41,10 +42,13 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
+        "alerts": alert_lines(console) if is_first else [],
         "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
         "max_projects": MAX_CHOICES,
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
+        "may_change_alerts": is_first and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
+        "new_alert_url": console.url("new_alert", project=project_id),
         "may_add_project": console.may("accounts.add_project"),
         "older_url": console.url("budgets", project=project_id, after=found[PAGE - 1].limit.pk)
         if len(found) > PAGE

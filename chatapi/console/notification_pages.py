@@ -20,7 +20,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery
 from usage.books import credit
-from usage.models import TENANTS_KINDS, Credit, Event, EventKind, Scope
+from usage.models import CHOSEN_KINDS, TENANTS_KINDS, Credit, Event, EventKind, Scope
 from usage.notifications import texts
 from usage.pages.filters import Chip, choice_field
 from usage.pages.forms import USDField
@@ -43,7 +43,10 @@ class MailForm(forms.Form):
     """The kinds of which the person wants mail."""
 
     kinds = forms.MultipleChoiceField(
-        label="Mail me", choices=list(_KINDS.items()), required=False, widget=forms.CheckboxSelectMultiple
+        label="Mail me",
+        choices=[(kind.value, kind.label) for kind in CHOSEN_KINDS],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
     )
 
 
@@ -67,7 +70,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         prefer(
             console.person,
             console.organization,
-            {kind: kind in mail.cleaned_data["kinds"] for kind in _KINDS},
+            {kind: str(kind) in mail.cleaned_data["kinds"] for kind in CHOSEN_KINDS},
         )
         messages.success(request, "Your choice is saved.")
         return redirect(console.url("notifications"))
@@ -137,6 +140,10 @@ def _spend_url(console: Console, event: Event) -> str:
     return console.url("overview", start=day, end=day, group="key")
 
 
+def _alert_url(console: Console, event: Event) -> str:
+    return console.url("budgets", project=event.data["project_id"])
+
+
 def _failures_url(console: Console, event: Event) -> str:
     first = localdate(datetime.fromisoformat(event.data["since"]))
     return console.url("overview", start=first, end=localdate(event.created_at), group="error")
@@ -151,6 +158,7 @@ _URLS: Mapping[str, Callable[[Console, Event], str]] = {
     EventKind.CREDIT: _credit_url,
     EventKind.KEY: lambda console, event: console.url("key", event.data["key_id"]),
     EventKind.SPEND: _spend_url,
+    EventKind.ALERT: _alert_url,
     EventKind.FAILURES: _failures_url,
     EventKind.MODEL: _model_url,
     EventKind.MODEL_UP: _model_url,

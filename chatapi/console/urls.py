@@ -4,6 +4,7 @@ from django.urls import include, path
 
 from chatapi.console import (
     account_pages,
+    alert_pages,
     audit_page,
     budget_pages,
     credit_page,
@@ -56,6 +57,8 @@ _of_organization = [
     path("budgets/new", budget_pages.new_page, name="new_budget"),
     path("budgets/<int:limit_id>", budget_pages.budget_page, name="budget"),
     path("budgets/<int:limit_id>/remove", budget_pages.remove, name="remove_budget"),
+    path("budgets/alerts/new", alert_pages.new_page, name="new_alert"),
+    path("budgets/alerts/<int:alert_id>/remove", alert_pages.remove, name="remove_alert"),
     path("budgets/rate-limits", rate_limit_pages.list_page, name="rate_limits"),
     path("budgets/rate-limits/new", rate_limit_pages.new_page, name="new_rate_limit"),
     path("budgets/rate-limits/<int:limit_id>", rate_limit_pages.change_page, name="rate_limit"),

@@ -9,9 +9,10 @@ from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from accounts.redis_urls import all_urls, shared_url, without_secrets
+from accounts.redis_sentinel import open_sentinel, sentinel_place
+from accounts.redis_urls import SentinelURLs, all_urls, sentinel_urls, shared_url, without_secrets
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
 from chatapi.redis_servers import stream_servers
@@ -104,6 +105,8 @@ def check_redis() -> Generator[Finding, None, bool]:
     all_answer = True
     for url in all_urls():
         try:
+            if sentinels := sentinel_urls(url):
+                yield from _check_sentinels(sentinels)
             with connect_from_thread(url) as redis:
                 yield from _check_one(redis, _place(url))
         except (RedisError, OSError, ValueError, TypeError) as error:
@@ -120,9 +123,31 @@ def check_redis() -> Generator[Finding, None, bool]:
 
 
 def _place(url: str) -> str:
-    """Return the host and port of the URL, or the path of its socket."""
+    """Return the host and port of the URL, the path of its socket, or the name that its sentinels know."""
+    if sentinels := sentinel_urls(url):
+        return sentinels.name
     scheme, _, place = without_secrets(url).partition("://")
     return place if scheme == "unix" else place.partition("/")[0]
+
+
+def _check_sentinels(urls: SentinelURLs) -> Iterator[Finding]:
+    """Yield for each sentinel of a URL whether it knows the primary, and enough others to replace it."""
+    for url in urls.sentinels:
+        place = sentinel_place(url)
+        try:
+            with open_sentinel(url) as sentinel:
+                sentinel.execute_command("SENTINEL CKQUORUM", urls.name)
+            yield ok("sentinels", f"{place} knows {urls.name}, and a quorum of sentinels.")
+        except ResponseError as error:
+            reason = str(error).rstrip(".")
+            remedy = "Check the name behind the sentinels in the URL: it is that of `sentinel monitor`."
+            if "NOQUORUM" in reason:
+                remedy = f"Start the other sentinels: until then, nobody replaces a {urls.name} that dies."
+            yield wrong("sentinels", f"{place} for {urls.name}: {reason}.", remedy)
+        except (RedisError, OSError) as error:
+            reason = str(error).rstrip(".")
+            remedy = "Start it, or check sentinel_username and sentinel_password of the URL."
+            yield warning("sentinels", f"{place} can't be asked: {reason}.", remedy)
 
 
 def _check_one(redis: Redis, place: str) -> Iterator[Finding]:

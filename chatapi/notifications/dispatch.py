@@ -14,7 +14,7 @@ from accounts.models import Member, Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
 from usage.books.outbox import SOFT_LIMIT
 from usage.failpoints import failpoint
-from usage.models import ENDS, OPERATORS_KINDS, TENANTS_KINDS, Event, EventKind
+from usage.models import CHOSEN_KINDS, ENDS, OPERATORS_KINDS, Event, EventKind, SpendAlert
 
 BATCH = 100
 # The roles that get mail of their organization's events unless they choose otherwise.
@@ -83,6 +83,9 @@ def still_gets(event: Event, person: User) -> bool:
 
 
 def _people(event: Event) -> list[User]:
+    if event.kind == EventKind.ALERT:
+        alert = SpendAlert.objects.filter(pk=event.data["alert_id"]).first()
+        return [each for each in mailable(event.organization_id) if alert and each.pk in alert.recipients]
     # Without a choice for the end of an outage, that for its beginning counts.
     kinds = [*(begin for begin, end in ENDS.items() if end == event.kind), event.kind]
     rows = MailPreference.objects.filter(organization=event.organization_id, kind__in=kinds)
@@ -98,6 +101,13 @@ def _people(event: Event) -> list[User]:
     ]
 
 
+def mailable(organization_id: int | None) -> list[User]:
+    """Return the members of the organization to whom mail may go, by name."""
+    members = Member.objects.filter(organization=organization_id).select_related("user")
+    people = [member.user for member in members.order_by("user__username")]
+    return [person for person in people if gets_mail(person)]
+
+
 def gets_mail(person: User) -> bool:
     """Return whether mail may go to the person: they have an address, and have accepted their invitation."""
     return bool(person.is_active and person.email and not is_invited(person))
@@ -105,7 +115,7 @@ def gets_mail(person: User) -> bool:
 
 def preferences(person: User, organization: Organization | None) -> dict[str, bool]:
     """Return for each kind of the organization, or of the service, whether the person gets mail of it."""
-    kinds = OPERATORS_KINDS if organization is None else TENANTS_KINDS
+    kinds = OPERATORS_KINDS if organization is None else CHOSEN_KINDS
     is_member = organization is not None and organization.pk in access.roles_of(person)
     by_default = organization is None or (
         is_member and access.role_in(person, organization.pk) in MAILED_ROLES

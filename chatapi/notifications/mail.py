@@ -8,10 +8,9 @@ from django.contrib.auth.models import User
 from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
-from accounts.models import Organization
 from accounts.sign_in.mail import kind_of
 from chatapi.notifications.queue import Attempt
-from usage.models import Event
+from usage.models import Event, EventKind
 from usage.notifications import texts
 
 
@@ -34,17 +33,11 @@ def message(event: Event, person: User) -> EmailMessage:
     place = event.organization.name if event.organization else "the service"
     # During an update, an event may be of a kind that only the newer release can explain.
     meaning = f"{texts.MEANINGS[event.kind]}\n\n" if event.kind in texts.MEANINGS else ""
-    text = (
-        f"{texts.sentence(event)}\n\n"
-        f"{meaning}--\n"
-        f"You get this mail because you are {_role(event.organization)}, and get mail of the kind "
-        f'"{event.get_kind_display()}".\n'
-        f"Switch it off {_where(event)}\n"
-    )
+    text = f"{texts.sentence(event)}\n\n{meaning}--\nYou get this mail because {_reason(event)}\n"
     sender = settings.DEFAULT_FROM_EMAIL
     domain = sender.rpartition("@")[2].rstrip(">")
     return EmailMessage(
-        subject=f"{event.get_kind_display()}: {place}",
+        subject=f"{event.data.get('subject_prefix', '')} {event.get_kind_display()}: {place}".lstrip(),
         body=text,
         from_email=sender,
         to=[person.email],
@@ -55,14 +48,22 @@ def message(event: Event, person: User) -> EmailMessage:
     )
 
 
-def _role(organization: Organization | None) -> str:
-    return f"a member of {organization.name}" if organization else "an operator"
+def _reason(event: Event) -> str:
+    """Return why the person gets the mail, and where that is changed."""
+    if event.kind == EventKind.ALERT:
+        return f"a spend alert names you.\nOwners and admins change it {_where(event)}"
+    role = f"a member of {event.organization.name}" if event.organization else "an operator"
+    kind = event.get_kind_display()
+    return f'you are {role}, and get mail of the kind "{kind}".\nSwitch it off {_where(event)}'
 
 
 def _where(event: Event) -> str:
-    """Return where the person chooses their mail, as a link if the service knows its address."""
+    """Return where the mail is chosen, as a link if the service knows its address."""
     if event.organization_id is None:
         path, page = reverse("admin:mail"), "on the page Mail of the administration"
+    elif event.kind == EventKind.ALERT:
+        path = reverse("console:budgets", args=[event.organization_id])
+        page = "on the page Budgets and limits of the console"
     else:
         path = reverse("console:notifications", args=[event.organization_id])
         page = "on the page Notifications of the console"

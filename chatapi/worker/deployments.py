@@ -9,7 +9,7 @@ from chatapi import upstream_keys
 from chatapi.catalog import active_deployments
 from chatapi.models import USUAL_RETRIES, Deployment, Engine, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.upstream_anthropic_request import lacks
+from chatapi.wire.upstream.anthropic_request import lacks
 from chatapi.worker.engines import Target, Timeouts
 
 

@@ -15,6 +15,8 @@ from kombu.transport import redis
 from kombu.utils.json import loads
 from redis.exceptions import NoScriptError
 
+from accounts.redis_sentinel import ThreadSentinelConnection, TLSThreadSentinelConnection
+from accounts.redis_urls import SentinelURLs
 from chatapi.redis_client import Command
 from chatapi.task_queue import sorted_sets, taking, wake_ups
 from chatapi.worker.slot_shares import SlotShares
@@ -32,6 +34,9 @@ _TAKING: Final = ("EVAL", "EVALSHA")
 class Channel(redis.Channel):
     """A channel that consumes one queue."""
 
+    from_transport_options = (*redis.Channel.from_transport_options, "sentinels")
+    sentinels: SentinelURLs | None = None
+    """Of the broker's primary, if `CHATAPI_BROKER_URL` has sentinels."""
     connection: Any
     connection_errors: Any
     _queue = ""
@@ -39,6 +44,16 @@ class Channel(redis.Channel):
     _is_list_next = True
     _found_any = True
     _is_script_known = False
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        """Return the arguments of the connections."""
+        own: dict[str, Any] = {}
+        if self.sentinels:
+            own["sentinels"] = self.sentinels
+            self.connection_class = ThreadSentinelConnection
+            self.connection_class_ssl = TLSThreadSentinelConnection
+        # The stub lacks it.
+        return {**super()._connparams(asynchronous), **own}  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for messages; called while at least one slot is free."""

@@ -26,7 +26,7 @@ from tests.cast import Person, join, run
 from tests.fake_stripe import Stripe
 from usage.books import outbox
 from usage.books.outbox import NewEvent
-from usage.models import BudgetLimit, Event, EventKind
+from usage.models import BudgetLimit, Event, EventKind, SpendAlert
 
 LEAST_FIRST = ["viewer", "member", "admin", "owner"]
 ANYONE, NOBODY = "viewer", None
@@ -56,6 +56,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "new_budget": ("admin", "admin"),
     "budget": ("viewer", "admin"),
     "remove_budget": (NOBODY, "admin"),
+    "new_alert": ("admin", "admin"),
+    "remove_alert": (NOBODY, "admin"),
     "rate_limits": ("viewer", NOBODY),
     "new_rate_limit": ("admin", "admin"),
     "rate_limit": ("admin", "admin"),
@@ -97,7 +99,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
 OF_A_ROW = (
     "request", "live_stop", "key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",
     "invitation", "change_role", "remove_member", "statement", "budget",
-    "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
+    "remove_budget", "remove_alert", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
     "member_password", "change_domain", "remove_domain",
 )  # fmt: skip
@@ -138,6 +140,12 @@ class House:
             )
             for person in (alice, charlie)
         )
+        self.alert, self.their_alert = (
+            SpendAlert.objects.create(
+                organization_id=person.project.organization_id, threshold_nanodollars=1, recipients=[]
+            )
+            for person in (alice, charlie)
+        )
         self.rate, self.their_rate = (
             RateLimit.objects.create(project=person.project, requests_per_minute=1_000)
             for person in (alice, charlie)
@@ -148,16 +156,16 @@ class House:
     def path(self, name: str, *, of: str = "acme") -> str:
         """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
         others = Member.objects.get(user=self.charlie.user)
-        request, key, member, budget, rate, project, domain = {
+        request, key, member, budget, rate, project, domain, alert = {
             "acme": (
                 self.request, self.alice.api_key.pk, self.invited.pk, self.budget.pk, self.rate.pk,
-                self.alice.project.pk, self.domain.pk,
+                self.alice.project.pk, self.domain.pk, self.alert.pk,
             ),
             "others": (
                 self.theirs, self.charlie.api_key.pk, others.pk, self.their_budget.pk, self.their_rate.pk,
-                self.charlie.project.pk, self.their_domain.pk,
+                self.charlie.project.pk, self.their_domain.pk, self.their_alert.pk,
             ),
-            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 6),
+            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 7),
         }[of]  # fmt: skip
         delivery = {"acme": self.delivery, "others": self.their_delivery}.get(of)
         webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
@@ -179,6 +187,7 @@ class House:
         rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}
         rows |= {each: webhook[0] for each in TABLE if each.endswith("webhook") and each != "new_webhook"}
         rows |= {"project_settings": project, "change_domain": domain, "remove_domain": domain}
+        rows["remove_alert"] = alert
         rows["member_password"] = Member.objects.get(user=self.active.user).pk if of == "acme" else member
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])

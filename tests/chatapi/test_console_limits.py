@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models import Model
 from django.db.models.signals import pre_save
 from django.test import Client
@@ -25,7 +26,8 @@ from tests.cast import Person, run
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.worker.processes import Valkey
 from usage.insights.budget_limit_list import limits_page
-from usage.models import Budget, BudgetLimit, Period, Scope
+from usage.models import Budget, BudgetLimit, Period, Scope, SpendAlert
+from usage.notifications.spend_alerts import MAX_ALERTS
 from usage.pricing import from_usd
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -74,6 +76,36 @@ def test_a_budget_shows_what_is_spent_beside_its_limit_and_when_it_resets(alice:
     assert [each.totals.amount_nanodollars for each in keys] == [request.amount_nanodollars]
     assert [each.label for each in models] == ["small"]
     assert "alice" in text(page)
+
+
+def test_a_spend_alert_is_added_and_removed(alice: Person) -> None:
+    client, project = as_role(alice, Role.ADMIN), alice.project
+    User.objects.filter(pk=alice.user.pk).update(email="alice@example.com", last_login=datetime.now(UTC))
+    page = url(alice, f"budgets/alerts/new?project={project.pk}")
+    assert "alice@example.com" in text(client.get(page))
+    sent = {"project": project.pk, "threshold": "75", "recipients": [alice.user.pk]}
+    mistakes: list[dict[str, Any]] = [
+        {"threshold": "0"}, {"threshold": ""}, {"recipients": []}, {"recipients": [999]},
+    ]  # fmt: skip
+    for wrong in mistakes:
+        assert client.post(page, sent | wrong).status_code == 400, wrong
+    assert client.post(page, sent).status_code == 302
+    row = SpendAlert.objects.get()
+    assert (row.project, row.threshold_nanodollars, row.recipients) == (
+        project,
+        from_usd("75"),
+        [alice.user.pk],
+    )
+    assert "default $75.00 alice@example.com Remove" in text(client.get(url(alice, "budgets")))
+    assert "Remove" not in text(as_role(alice, Role.VIEWER).get(url(alice, "budgets")))
+    assert as_role(alice, Role.ADMIN).post(url(alice, f"budgets/alerts/{row.pk}/remove")).status_code == 302
+    entries = AuditEntry.objects.filter(object_type="usage.spendalert").order_by("pk")
+    assert [entry.action for entry in entries] == ["created", "deleted"]
+    SpendAlert.objects.bulk_create(
+        SpendAlert(organization=project.organization, threshold_nanodollars=1, recipients=[])
+        for _ in range(MAX_ALERTS)
+    )
+    assert "There are 20 spend alerts already." in text(client.post(page, sent), 400)
 
 
 @pytest.mark.parametrize("period", ["day", "month", "ever"])

@@ -125,6 +125,7 @@ def test_debts_and_more_than_a_price_can_be_are_amounts_of_sentences(
         (EventKind.BUDGET, {"scope": "project", "scope_id": "{project}"}, "budgets?project={project}"),
         (EventKind.BUDGET, {"scope": "organization", "scope_id": "1"}, "budgets"),
         (EventKind.KEY, {"key_id": "{key}"}, "keys/{key}"),
+        (EventKind.ALERT, {"project_id": "{project}"}, "budgets?project={project}"),
         (EventKind.SPEND, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=key"),
         (EventKind.FAILURES, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=error"),
         (
@@ -145,6 +146,7 @@ def test_an_event_leads_to_the_page_where_one_looks_next(
         "model": "small", "spent_usd": "9", "usual_usd": "1", "limit_usd": "10", "failed": 9, "requests": 10,
         "since": str(at),
         "period": "month", "period_start": "2026-11-01", "threshold": "80", "is_soft": False,
+        "project": "backend", "threshold_usd": "8",
     }  # fmt: skip
     ids = {"key": alice.api_key.pk, "project": alice.project.pk}
     own = {name: value.format(**ids) for name, value in data.items()}

@@ -25,7 +25,7 @@ from chatapi.asgi import application
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, join, run
-from usage.models import BudgetLimit, Generation
+from usage.models import BudgetLimit, Generation, SpendAlert
 
 CANARY = "Canary"
 """In every name of Umbrella's."""
@@ -34,7 +34,12 @@ PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "stripe/webh
 shows nothing (tests/usage/test_payment.py)."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
-SHARED = {"model": "small", "rate_limit_id": "rl-*", "period": f"{datetime.now(UTC):%Y-%m}"}
+SHARED = {
+    "model": "small",
+    "rate_limit_id": "rl-*",
+    "role_id": "role_member",
+    "period": f"{datetime.now(UTC):%Y-%m}",
+}
 """Parts of a path that name what all tenants share, and the month of each one's statement."""
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 REFUSED = {403, 404, 405}
@@ -51,6 +56,7 @@ class Umbrella(NamedTuple):
     generation: Generation
     rate_limit: RateLimit
     budget_limit: BudgetLimit
+    spend_alert: SpendAlert
 
     @property
     def rows(self) -> list[Model]:
@@ -71,6 +77,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "user_id": lambda umbrella: (str(umbrella.member.user_id), NEVER),
     "invite_id": lambda umbrella: (str(umbrella.invite.pk), NEVER),
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
+    "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
 
@@ -90,7 +97,10 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
     budget = BudgetLimit.objects.create(
         scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12
     )
-    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget)
+    alert = SpendAlert.objects.create(
+        organization=organization, threshold_nanodollars=1, recipients=[], subject_prefix=CANARY
+    )
+    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert)
 
 
 @pytest.fixture

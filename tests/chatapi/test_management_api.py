@@ -22,8 +22,9 @@ from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in, run
 from tests.chatapi.management import HERE, refused, said
-from usage.models import BudgetLimit
+from usage.models import BudgetLimit, SpendAlert
 from usage.models.budget_keys import LimitKey
+from usage.notifications.spend_alerts import MAX_ALERTS
 
 
 @pytest.fixture
@@ -123,6 +124,62 @@ def test_ids_that_no_row_can_have_are_unknown(boss: Person, research: str) -> No
     for row_id in ("x", "9" * 18, "9" * 400, "%00", "-1", "1e3", "\N{ARABIC-INDIC DIGIT ONE}"):
         assert refused(boss, "GET", f"{HERE}/projects/{row_id}", status=404)[1] == "not_found"
     assert refused(boss, "POST", f"{research}/rate_limits/rl-nothing", {}, 404)[1] == "not_found"
+
+
+def test_data_retention_is_the_days_of_stored_responses(boss: Person, bob: Person, research: str) -> None:
+    path, rows = f"{research}/data_retention", Project.objects.filter(pk=bob.project.pk)
+    for days, wanted, left in (
+        (0, "modified_abuse_monitoring", 30),
+        (7, "modified_abuse_monitoring", 7),
+        (7, "zero_data_retention", 0),
+    ):
+        rows.update(stores_responses_days=days)
+        assert said(boss, "POST", path, {"retention_type": wanted})["type"] == wanted
+        assert rows.get().stores_responses_days == left
+    assert refused(boss, "POST", path, {"retention_type": "none"})[0] == "retention_type"
+    Project.objects.filter(pk=boss.project.pk).update(stores_responses_days=1)
+    assert said(boss, "GET", f"{HERE}/data_retention")["type"] == "modified_abuse_monitoring"
+    assert said(boss, "GET", path)["type"] == "zero_data_retention"
+
+
+def spend_alert(*recipients: str, **channel: Any) -> dict[str, Any]:
+    """Return the body of a new alert."""
+    channel = {"type": "email", "recipients": recipients, **channel}
+    usual = {"currency": "USD", "interval": "month", "threshold_amount": 100}
+    return {**usual, "notification_channel": channel}
+
+
+def test_a_spend_alert_goes_to_members_only(
+    boss: Person, bob: Person, charlie: Person, research: str
+) -> None:
+    for person in (boss, bob, charlie):
+        User.objects.filter(pk=person.user.pk).update(email=f"{person.user.username}@example.com")
+    User.objects.exclude(pk=bob.user.pk).update(last_login=datetime.now(UTC))
+    User.objects.filter(pk=bob.user.pk).update(password="!")
+    for stranger in ("charlie@example.com", "nobody@example.com", "bob@example.com"):
+        body = spend_alert("alice@example.com", stranger)
+        error = said(boss, "POST", f"{research}/spend_alerts", body, 400)["error"]
+        assert error["param"] == "notification_channel.recipients"
+        assert stranger in error["message"]
+    for wrong in (spend_alert(), spend_alert("Alice@example.com", subject_prefix="a\nBcc: eve@example.com")):
+        assert refused(boss, "POST", f"{HERE}/spend_alerts", wrong)[0].startswith("notification_channel")
+    made = said(boss, "POST", f"{research}/spend_alerts", spend_alert("Alice@example.com"))
+    assert made["notification_channel"]["recipients"] == ["alice@example.com"]
+    assert refused(boss, "GET", f"{HERE}/spend_alerts/{made['id']}", status=404)[1] == "not_found"
+    Member.objects.filter(user=boss.user).delete()
+    shown = said(boss, "GET", f"{research}/spend_alerts")["data"]
+    assert [each["notification_channel"]["recipients"] for each in shown] == [[]]
+
+
+def test_an_organization_has_twenty_spend_alerts_with_its_projects(boss: Person, research: str) -> None:
+    User.objects.update(last_login=datetime.now(UTC), email="alice@example.com")
+    SpendAlert.objects.bulk_create(
+        SpendAlert(organization=boss.project.organization, threshold_nanodollars=1, recipients=[])
+        for _ in range(MAX_ALERTS - 1)
+    )
+    said(boss, "POST", f"{research}/spend_alerts", spend_alert("alice@example.com"))
+    more = refused(boss, "POST", f"{HERE}/spend_alerts", spend_alert("alice@example.com"))
+    assert more[1] == "too_many_objects"
 
 
 # ---- pages

@@ -44,12 +44,43 @@ def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> No
     assert Member.objects.get(user=bob.user).role == "viewer"
 
 
+def test_a_role_is_changed_by_its_name_or_its_id(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    path = f"{HERE}/users/{bob.user.pk}"
+    for body, role in (
+        ({"role_id": "role_admin"}, "admin"),
+        ({}, "admin"),
+        ({"role": "reader", "role_id": "role_reader"}, "reader"),
+    ):
+        assert said(boss, "POST", path, body)["role"] == role
+    assert said(boss, "POST", f"{path}/roles", {"role_id": "role_member"})["role"]["name"] == "member"
+    assert [each["id"] for each in said(boss, "GET", f"{path}/roles")["data"]] == ["role_member"]
+    assert refused(boss, "POST", path, {"role": "owner", "role_id": "role_reader"})[0] == "role_id"
+    assert refused(boss, "POST", path, {"role_id": "role_x"}, 404)[0] == "role_id"
+    assert refused(boss, "GET", f"{path}/roles/role_owner", status=404)[0] == "role_id"
+    boss.manage_as("admin")
+    assert refused(boss, "POST", f"{path}/roles", {"role_id": "role_owner"}, 403)[1] == "permission_denied"
+
+
 def test_any_address_is_invited(boss: Person) -> None:
     address = "o'brien/x@acme.example"
     assert said(boss, "POST", f"{HERE}/invites", {"email": address, "role": "reader"})["email"] == address
     User.objects.update(last_login=datetime.now(UTC))
     (found,) = said(boss, "GET", f"{HERE}/users?emails={quote(address)}")["data"]
     assert found["name"] == address
+
+
+def test_an_invitation_to_projects_is_to_all_of_the_organization(
+    boss: Person, bob: Person, charlie: Person
+) -> None:
+    def invited(project: Person, role: str) -> dict[str, Any]:
+        named = {"id": str(project.project.pk), "role": role}
+        return {"email": "dora@example.com", "role": "reader", "projects": [named]}
+
+    path = f"{HERE}/invites"
+    assert refused(boss, "POST", path, invited(charlie, "member"), 404)[1] == "not_found"
+    assert refused(boss, "POST", path, invited(bob, "owner"))[0] == "projects"
+    assert said(boss, "POST", path, invited(bob, "member"))["status"] == "pending"
 
 
 @pytest.mark.parametrize("query", ["users?emails=", "audit_logs?actor_emails="])
@@ -172,6 +203,25 @@ CHANGES: dict[str, Change] = {
         "projects/{project}/spend_limit",
         {"currency": "USD", "interval": "month", "threshold_amount": 100},
     ),
+    "a spend alert": (
+        "budgets/alerts/new",
+        {"project": "{project}", "threshold": "1", "recipients": "{user}"},
+        "POST",
+        "projects/{project}/spend_alerts",
+        {
+            "currency": "USD",
+            "interval": "month",
+            "threshold_amount": 100,
+            "notification_channel": {"type": "email", "recipients": ["bob@example.com"]},
+        },
+    ),
+    "stored responses": (
+        "settings/projects/{project}",
+        {"name": "research", "stores_responses_days": "30"},
+        "POST",
+        "projects/{project}/data_retention",
+        {"retention_type": "modified_abuse_monitoring"},
+    ),
     "an invitation": (
         "members/invite",
         {"email": "dora@example.com", "role": "viewer"},
@@ -188,6 +238,7 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_has_the_same_audit_rows_as_in_the_console(boss: Person, bob: Person, name: str) -> None:
     User.objects.update(last_login=datetime.now(UTC))
+    User.objects.filter(pk=bob.user.pk).update(email="bob@example.com")
     member = Member.objects.get(user=bob.user).pk
     ids = {"member": member, "user": bob.user.pk, "project": bob.project.pk, "key": bob.api_key.pk}
     page, form, method, path, body = CHANGES[name]

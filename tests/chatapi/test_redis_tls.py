@@ -15,6 +15,8 @@ from redis.exceptions import RedisError
 
 from chatapi.celery import broker_settings
 from chatapi.redis_client import connect, connect_from_thread
+from chatapi.worker import message_channel
+from chatapi.worker.slot_shares import SlotShares
 from tests.chatapi.worker.processes import Valkey
 
 
@@ -69,6 +71,10 @@ def ask_as_celery(url: str) -> None:
     app = Celery("probe", fixups=[])
     app.conf.update(broker_settings(url))
     with app.connection_for_read() as connection:
+        # As in a worker (`PatientConsumer`); the stub knows only names of transports.
+        connection.transport_cls = message_channel.transport(  # type: ignore[assignment]
+            lambda: 1, SlotShares()
+        )
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
         channel: Any = connection.default_channel
         channel.client.ping()
@@ -83,3 +89,34 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
     for refused in (f"127.0.0.1:{server.port}/0", f"localhost:{server.port}/0{trusted}"):
         with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
             await asyncio.to_thread(ask, f"rediss://{refused}")
+
+
+@pytest.fixture
+async def sentinel(server: Server) -> AsyncIterator[int]:
+    """Serve TLS as a sentinel that knows nothing but where the primary is; yield the port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server.certificate, server.certificate.with_name("key"))
+    known = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(server.port))}\r\n{server.port}\r\n".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, ssl.SSLError):
+            while head := await reader.readline():
+                words = [await reader.readline() for _ in range(2 * int(head[1:]))][1::2]
+                replies = {b"HELLO": b"%1\r\n+proto\r\n:3\r\n", b"SENTINEL": known}
+                writer.write(replies.get(words[0].strip(), b"+OK\r\n"))
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    yield listening.sockets[0].getsockname()[1]
+    listening.close()
+
+
+@pytest.mark.parametrize("ask", [ask_on_event_loop, ask_from_thread, ask_as_celery])
+async def test_sentinels_and_the_primary_that_they_name_are_verified(
+    server: Server, sentinel: int, ask: Callable[[str], None]
+) -> None:
+    trusted = f"?ssl_ca_certs={server.certificate}"
+    await asyncio.to_thread(ask, f"rediss+sentinel://127.0.0.1:{sentinel}/main/0{trusted}")
+    for refused in (f"127.0.0.1:{sentinel}/main", f"localhost:{sentinel}/main{trusted}"):
+        with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
+            await asyncio.to_thread(ask, f"rediss+sentinel://{refused}")

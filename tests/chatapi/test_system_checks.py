@@ -92,6 +92,26 @@ def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
         assert ids() == ["chatapi.E004"]
 
 
+@pytest.mark.parametrize(
+    ("url", "mistake"),
+    [
+        ("redis+sentinel://a:26379", "names no primary behind its sentinels"),
+        ("redis+sentinel://a,b/ma in", "names no primary behind its sentinels"),
+        ("redis+sentinel://a/main/hunter2", "has no number of a database behind its primary"),
+        ("redis+sentinel:///main", "has no list of sentinels such as a:26379,b:26379"),
+        ("redis+sentinel://a;b/main", "has no list of sentinels such as a:26379,b:26379"),
+        ("redis+sentinel://:hunter2/@a/main", "has no list of sentinels such as a:26379,b:26379"),
+    ],
+)
+def test_each_mistake_of_a_url_with_sentinels_is_named(settings: Settings, url: str, mistake: str) -> None:
+    settings.REDIS_URL = settings.STREAMS_URL = "rediss+sentinel://user:hunter2@a,b:26379/main/1"
+    settings.BROKER_URL = f"{settings.REDIS_URL}?ssl_cert_reqs=required"
+    assert ids() == []
+    settings.BROKER_URL = url
+    [message] = run_checks(tags=[CHECK_TAG])
+    assert (message.id, message.msg) == ("chatapi.E004", f"CHATAPI_BROKER_URL {mistake}.")
+
+
 def test_each_server_of_streams_must_be_such(settings: Settings) -> None:
     first = "redis://user:hunter2@a:6379/0"
     settings.STREAMS_URL = f"{first}, rediss://b:6379,unix:///run/valkey.sock"

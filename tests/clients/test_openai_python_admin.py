@@ -1,5 +1,5 @@
-"""OpenAI's own Python client manages an organization: `client.admin.organization`, each call that its
-resources have for what is here, against a served instance.
+"""OpenAI's own Python client manages an organization: `client.admin.organization`, each call of the SDK but
+those that docs/provisioning.md says are absent, against a served instance.
 """
 
 import re
@@ -14,38 +14,45 @@ import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import organization as sdk
 
-from tests.installation import Installation, wait_for
+from tests.installation import ROOT, Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
-HERE = ("projects", "users", "invites", "admin_api_keys", "audit_logs", "spend_limit")
-IN_PROJECTS = ("api_keys", "rate_limits", "service_accounts", "users", "spend_limit", "model_permissions")
-UNSERVED = ("users.roles", "projects.users.roles")
-"""Resources of the SDK below those that are here: roles of one's own making."""
+ABSENT = (
+    "certificates",
+    "data_retention.update",
+    "external_keys",
+    "external_storage",
+    "groups",
+    "projects.certificates",
+    "projects.groups",
+    "projects.hosted_tool_permissions",
+    "projects.roles",
+    "projects.service_tier_settings",
+    "projects.users.roles",
+    "roles.create",
+    "roles.delete",
+    "roles.update",
+    "workload_identity_providers",
+)
+"""The resources and the requests of the SDK that are not here."""
 
 
-def calls(resource: type, path: str) -> Iterator[str]:
+def calls(resource: type, path: str = "") -> Iterator[str]:
     """The names of the resource's requests, and of those below it."""
     for name, member in vars(resource).items():
         if name.startswith("_") or name.startswith("with_"):
             continue
         if isinstance(member, openai._compat.cached_property):
-            yield from calls(_resource(resource, name), f"{path}.{name}")
+            yield from calls(_resource(resource, name), f"{path}{name}.")
         elif callable(member):
-            yield f"{path}.{name}"
+            yield f"{path}{name}"
 
 
 def offered() -> set[str]:
-    """Every request that the SDK knows for what is here."""
-    found = {name for each in HERE for name in calls(_resource(sdk.Organization, each), each)}
-    in_projects = tuple(f"projects.{each}." for each in IN_PROJECTS)
-    own = {f"projects.{name}" for name in ("create", "retrieve", "update", "list", "archive")}
-    return {
-        name
-        for name in found
-        if (not name.startswith("projects.") or name in own or name.startswith(in_projects))
-        and not name.startswith(UNSERVED)
-    }
+    """Every request of the SDK that is here."""
+    absent = tuple(f"{each}." for each in ABSENT)
+    return {name for name in calls(sdk.Organization) if not f"{name}.".startswith(absent)}
 
 
 def _resource(parent: type, name: str) -> type:
@@ -103,14 +110,16 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     choose_models(projects.model_permissions, project.id)
     add_people(organization, project.id, installation)
     make_admin_keys(organization.admin_api_keys)
+    keep_responses(organization, project.id)
     archived = projects.archive(project.id)
     assert archived.status == "archived"
     assert archived.archived_at
     assert [each.name for each in projects.list()] == ["management"]
     assert len(list(projects.list(include_archived=True))) == 2
     read_the_log(organization.audit_logs, project.id)
+    read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 44
+    assert len(made) == 75
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -173,8 +182,19 @@ def choose_models(permissions: Any, project_id: str) -> None:
     assert permissions.delete(project_id).deleted
 
 
+def keep_responses(organization: Any, project_id: str) -> None:
+    of_project = organization.projects.data_retention
+    for wanted in ("modified_abuse_monitoring", "zero_data_retention"):
+        assert of_project.update(project_id, retention_type=wanted).type == wanted
+        assert of_project.retrieve(project_id).type == organization.data_retention.retrieve().type == wanted
+    with pytest.raises(openai.BadRequestError, match="Supported values are: '"):
+        of_project.update(project_id, retention_type="organization_default")
+
+
 def add_people(organization: Any, project_id: str, installation: Installation) -> None:
-    invite = organization.invites.create(email="dora@example.com", role="reader")
+    invite = organization.invites.create(
+        email="dora@example.com", role="reader", projects=[{"id": project_id, "role": "member"}]
+    )
     assert organization.invites.retrieve(invite.id).status == "pending"
     assert [each.email for each in organization.invites.list()] == ["dora@example.com"]
     assert organization.invites.delete(invite.id).deleted
@@ -196,11 +216,46 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     assert organization.users.update(dora.id, role="owner").role == "owner"
     with pytest.raises(openai.BadRequestError, match="only owner"):
         organization.users.delete(dora.id)
+    assign_roles(organization, dora.id)
     other = organization.invites.create(email="emil@example.com", role="reader")
     accept(installation, other.to_dict()["url"])
     (emil,) = organization.users.list(emails=["emil@example.com"])
+    set_alerts(organization, project_id)
     assert organization.users.delete(emil.id).deleted
     assert [each.id for each in organization.users.list()] == [dora.id]
+
+
+def assign_roles(organization: Any, owner_id: str) -> None:
+    names = [each.name for each in organization.roles.list(limit=1)]  # page by page
+    assert names == ["owner", "admin", "member", "reader"]
+    reader = organization.roles.retrieve("role_reader")
+    assert reader.predefined_role
+    assert "accounts.view_project" in reader.permissions
+    of_users = organization.users.roles
+    (owner,) = of_users.list(owner_id)
+    assert of_users.retrieve(owner.id, user_id=owner_id).to_dict() == owner.to_dict()
+    with pytest.raises(openai.BadRequestError, match="only owner"):
+        of_users.create(owner_id, role_id=reader.id)
+    assert of_users.create(owner_id, role_id=owner.id).role.name == "owner"
+    with pytest.raises(openai.BadRequestError, match="always has one role"):
+        of_users.delete(owner.id, user_id=owner_id)
+
+
+def set_alerts(organization: Any, project_id: str) -> None:
+    channel: Any = {"type": "email", "recipients": ["emil@example.com"], "subject_prefix": "[billing]"}
+    body: dict[str, Any] = {"currency": "USD", "interval": "month", "notification_channel": channel}
+    in_project = {"project_id": project_id}
+    for alerts, place, inside in (
+        (organization.spend_alerts, (), {}),
+        (organization.projects.spend_alerts, (project_id,), in_project),
+    ):
+        first, second = (alerts.create(*place, **body, threshold_amount=cents) for cents in (5_000, 8_000))
+        assert first.notification_channel.recipients == ["emil@example.com"]
+        assert [each.id for each in alerts.list(*place, order="desc", limit=1)] == [second.id, first.id]
+        assert alerts.update(first.id, **inside, **body, threshold_amount=6_000).threshold_amount == 6_000
+        assert alerts.retrieve(first.id, **inside).threshold_amount == 6_000
+        assert alerts.delete(first.id, **inside).deleted
+        assert [each.id for each in alerts.list(*place)] == [second.id]
 
 
 def make_admin_keys(admin_keys: Any) -> None:
@@ -213,10 +268,18 @@ def make_admin_keys(admin_keys: Any) -> None:
 def read_the_log(audit_logs: Any, project_id: str) -> None:
     log = list(audit_logs.list(project_ids=[project_id], effective_at={"gt": 0}, limit=2))
     assert [each.type for each in log if each.type.startswith("project.")] == [
-        "project.archived", "project.updated", "project.updated", "project.updated", "project.created",
+        "project.archived", *["project.updated"] * 5, "project.created",
     ]  # fmt: skip
     assert {each.actor.type for each in log} == {"api_key"}
     assert log[-1].project_created.data.name == "web shop"
+
+
+def read_usage(usage: Any) -> None:
+    for name in calls(_resource(sdk.Organization, "usage")):
+        (today,) = getattr(usage, name)(start_time=int(time.time())).data
+        assert not today.results or name in ("completions", "costs")
+    many = usage.file_search_calls(start_time=0, bucket_width="1h", limit=2, vector_store_ids=["vs_1"])
+    assert (len(many.data), many.has_more) == (2, True)
 
 
 def accept(installation: Installation, path: str) -> None:
@@ -261,11 +324,19 @@ def test_usage_and_costs(installation: Installation) -> None:
     lines = results(usage.costs, group_by=["line_item", "user_id"])
     assert all(each.amount.currency == "usd" and each.amount.value > 0 for each in lines)
     assert {each.user_id for each in lines} == {None}
-    with pytest.raises(openai.NotFoundError, match="/docs"):
-        admin.admin.organization.usage.images(start_time=0)
+    assert results(usage.images, group_by=["size", "source"], sizes=["256x256"]) == []
     admin.close()
+
+
+def test_the_guide_names_what_is_not_here() -> None:
+    text = (ROOT / "docs" / "provisioning.md").read_text()
+    listed = text.partition("- **Absent**")[2].partition("\n- ")[0]
+    assert tuple(re.findall(r"`([\w.]+)`", listed)) == ABSENT
 
 
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/docs"):
         admin.admin.organization.groups.list()
+    with pytest.raises(openai.APIStatusError) as refused:
+        admin.admin.organization.roles.create(role_name="auditor", permissions=["accounts.view_project"])
+    assert refused.value.status_code == 405

@@ -17,17 +17,22 @@ from usage.books import corrections, credit, ledger
 from usage.books.credit import Note
 from usage.books.outbox import PERCENTS
 from usage.database.clock import database_now
-from usage.models import BudgetLimit, Credit, Event, LedgerEntry
+from usage.models import BudgetLimit, Credit, Event, LedgerEntry, SpendAlert
 from usage.notifications import watch
 
 Ask = Callable[..., ledger.Admission]
 NOTE = Note("a test", "alice")
 
 
-def charge_10_000(admission: ledger.Admission, *, days: int = 0) -> None:
+def charge_10_000(admission: ledger.Admission, *, days: float = 0) -> None:
     now = NOW + timedelta(days=days)
     assert ledger.admit(now, [admission]) == [admission.id]
     ledger.settle(now, [completed(run(admission, now), prompt=10, completion=0)])
+
+
+def look(days: float) -> None:
+    now = NOW + timedelta(days=days)
+    watch.write(now, [watch.look(now, find) for find in watch.LOOKS])
 
 
 def events() -> list[str]:
@@ -152,6 +157,51 @@ def test_a_correction_is_no_news_of_a_day_or_month_that_is_over(key: APIKey, ask
     correction = corrections.Correction(LedgerEntry.objects.get(), 40_000, NOTE.reason, NOTE.recorded_by)
     corrections.write(NOW + timedelta(days=40), [correction])
     assert events() == [f"key/{key.pk}/ever ever 50"]
+
+
+def alert_at(nanodollars: int, project: Project | None, organization: Organization) -> SpendAlert:
+    return SpendAlert.objects.create(
+        organization=organization, project=project, threshold_nanodollars=nanodollars, recipients=[]
+    )
+
+
+def test_a_spend_alert_is_one_event_of_each_month(key: APIKey, ask: Ask) -> None:
+    organization = key.project.organization
+    other = Project.objects.create(organization=organization, name="other")
+    alert_at(1, other, organization)
+    own, whole = (
+        alert_at(n, project, organization) for n, project in ((10_000, key.project), (15_000, None))
+    )
+    for days, found in (
+        (0, [f"{own.pk} 2026-11-01"]),
+        (1, [f"{own.pk} 2026-11-01", f"{whole.pk} 2026-11-01"]),
+        (2, [f"{own.pk} 2026-11-01", f"{whole.pk} 2026-11-01"]),
+        (20, [f"{own.pk} 2026-11-01", f"{own.pk} 2026-12-01", f"{whole.pk} 2026-11-01"]),
+    ):
+        charge_10_000(ask(max_output_tokens=1), days=days)
+        look(days)
+        assert events() == [f"spend_alert/{each} " for each in found]
+    first = Event.objects.get(subject=f"spend_alert/{own.pk}", period="2026-11-01")
+    assert (first.organization_id, first.kind) == (organization.pk, "spend.alert")
+    assert first.data == {
+        "alert_id": str(own.pk),
+        "project_id": str(key.project_id),
+        "project": "default",
+        "period_start": "2026-11-01",
+        "threshold_usd": "0.00001",
+        "spent_usd": "0.00001",
+        "subject_prefix": "",
+    }
+
+
+def test_the_month_of_a_spend_alert_is_that_of_the_organizations_time_zone(key: APIKey, ask: Ask) -> None:
+    organization = key.project.organization
+    Organization.objects.filter(pk=organization.pk).update(time_zone="Europe/Berlin")
+    alert = alert_at(10_000, None, organization)
+    days = 9.47  # 23:17 in UTC on the last day of November
+    charge_10_000(ask(max_output_tokens=1, time_zone="Europe/Berlin"), days=days)
+    look(days)
+    assert events() == [f"spend_alert/{alert.pk} 2026-12-01 "]
 
 
 def test_credit_is_low_once_after_each_grant(key: APIKey, ask: Ask) -> None:

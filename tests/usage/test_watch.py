@@ -290,6 +290,6 @@ def test_one_look_asks_the_same_for_many_limits(
     for number in range(1_000, 1_050):
         limit("key", number, "ever", 1)
     now = database_now()
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(14):
         for find in watch.LOOKS:
             watch.look(now, find)

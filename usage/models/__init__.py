@@ -19,6 +19,7 @@ from usage.models.generations import (
 )
 from usage.models.ledger import BOOKED, CHARGED, OWED_SIGNS, SPENT, Kind, LedgerEntry, LedgerSeal
 from usage.models.notifications import (
+    CHOSEN_KINDS,
     ENDS,
     MAX_SUBJECT_CHARS,
     NEWEST_OF_OUTAGE,
@@ -42,15 +43,17 @@ from usage.models.rollups import (
     HourlyUsage,
     MonthlyEndUserUsage,
 )
+from usage.models.spend_alerts import SpendAlert
 from usage.models.statements import CORRECTING, CREDITING, DailyItem, ItemizedDay, ItemKind, Statement
 from usage.models.verification import LedgerCheck
 
 __all__ = [
-    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "ENDS", "FAILED", "MAX_SUBJECT_CHARS",
-    "NEWEST_OF_OUTAGE", "OPEN", "OPERATORS_KINDS", "OUTAGES_KINDS", "OWED_SIGNS", "SPENT", "TENANTS_KINDS",
-    "WITH_AN_END", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyEndUserUsage", "DailyFirstTokens",
-    "DailyItem", "DailyTotals", "DailyUsage", "Dimension", "Discount", "Event", "EventKind", "Generation",
-    "HourlyUsage", "IdempotencyKey", "ItemKind", "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry",
-    "LedgerSeal", "MonthlyEndUserUsage", "Outcome", "Period", "Price", "RefusedKeys", "RefusedRequests",
-    "RetentionHorizon", "Scope", "State", "Statement", "UsageNote", "UsageSource",
+    "ANY_ERROR", "BOOKED", "CHARGED", "CHOSEN_KINDS", "CORRECTING", "CREDITING", "ENDS", "FAILED",
+    "MAX_SUBJECT_CHARS", "NEWEST_OF_OUTAGE", "OPEN", "OPERATORS_KINDS", "OUTAGES_KINDS", "OWED_SIGNS",
+    "SPENT", "TENANTS_KINDS", "WITH_AN_END", "Budget", "BudgetLimit", "ClosedDay", "Credit",
+    "DailyEndUserUsage", "DailyFirstTokens", "DailyItem", "DailyTotals", "DailyUsage", "Dimension",
+    "Discount", "Event", "EventKind", "Generation", "HourlyUsage", "IdempotencyKey", "ItemKind",
+    "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "MonthlyEndUserUsage", "Outcome",
+    "Period", "Price", "RefusedKeys", "RefusedRequests", "RetentionHorizon", "Scope", "SpendAlert", "State",
+    "Statement", "UsageNote", "UsageSource",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ class EventKind(models.TextChoices):
     CREDIT = "credit.low", "Low credit"
     KEY = "key.expiring", "Key expires"
     SPEND = "spend.unusual", "Unusual spend"
+    ALERT = "spend.alert", "Spend alert"
     FAILURES = "failures.rising", "Rising failures"
     MODEL = "model.down", "Model down"
     MODEL_UP = "model.up", "Model up again"
@@ -36,8 +37,10 @@ OUTAGES_KINDS = (*ENDS, *ENDS.values())
 OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
 TENANTS_KINDS = (
     EventKind.BUDGET, EventKind.CREDIT, EventKind.KEY, EventKind.SPEND, EventKind.FAILURES, EventKind.MODEL,
-    EventKind.MODEL_UP,
+    EventKind.MODEL_UP, EventKind.ALERT,
 )  # fmt: skip
+# Of these, members choose whether they get mail; that of a spend alert goes to the members whom it names.
+CHOSEN_KINDS = tuple(kind for kind in TENANTS_KINDS if kind != EventKind.ALERT)
 
 
 MAX_SUBJECT_CHARS = 200

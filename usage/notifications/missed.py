@@ -1,21 +1,35 @@
-"""Finds reached thresholds that have no event: of settlements by an older release, or after a limit or the
-threshold of low credit was changed.
+"""Finds reached thresholds that have no event: those of spend alerts, and those of settlements by an older
+release, or after a limit or the threshold of low credit was changed.
 """
 
 from collections.abc import Iterator
 from datetime import date, datetime
 from itertools import groupby
 
-from django.db.models import Max, Model
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    CharField,
+    Exists,
+    F,
+    Max,
+    Model,
+    OuterRef,
+    Subquery,
+    Value,
+    When,
+)
+from django.db.models.functions import Cast, Coalesce, Concat
 
 from accounts.models import Organization
 from usage.books import budget_limits, outbox
 from usage.books.outbox import PERCENTS, SOFT_LIMIT, NewEvent
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all, rows_of_values
-from usage.models import BudgetLimit, Credit, EventKind, Period
+from usage.models import Budget, BudgetLimit, Credit, Event, EventKind, Period, Scope, SpendAlert
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
+from usage.pricing import to_usd
 
 # What a look finds at most; the next one goes on.
 MAX_FOUND = 500
@@ -92,3 +106,47 @@ def of_credit(now: datetime) -> Iterator[NewEvent]:
         [ids[0], ids[-1]],
     )
     return (outbox.low_credit(*row) for row in rows)
+
+
+def of_alerts(now: datetime) -> Iterator[NewEvent]:
+    """Yield the event of each spend alert whose amount is reached in the current month."""
+    ids = _turn(now, SpendAlert)
+    alerts = SpendAlert.objects.filter(pk__range=(ids[0], ids[-1]))
+    zones: dict[date, list[str]] = {}
+    for zone in alerts.order_by().values_list("organization__time_zone", flat=True).distinct():
+        zones.setdefault(Period.MONTH.start(local_day(now, zone)), []).append(zone)
+    for month, here in zones.items():
+        key = BudgetKey._make((OuterRef("owner_scope"), OuterRef("owner_id"), Period.MONTH.value, month))
+        known = Event.objects.filter(
+            kind=EventKind.ALERT,
+            subject=Concat(Value("spend_alert/"), Cast(OuterRef("pk"), CharField())),
+            period=str(month),
+        )
+        reached = alerts.filter(~Exists(known), organization__time_zone__in=here).annotate(
+            owner_scope=Case(
+                When(project=None, then=Value(Scope.ORGANIZATION.value)), default=Value(Scope.PROJECT.value)
+            ),
+            owner_id=Coalesce("project_id", "organization_id", output_field=BigIntegerField()),
+            spent=Subquery(Budget.rows(key).values("posted_nanodollars")),
+        )
+        rows = reached.filter(spent__gte=F("threshold_nanodollars")).select_related("project").order_by("pk")
+        yield from (_of_alert(row, month, row.spent) for row in rows[:MAX_FOUND])
+
+
+def _of_alert(alert: SpendAlert, month: date, spent_nanodollars: int) -> NewEvent:
+    return NewEvent(
+        EventKind.ALERT,
+        alert.organization_id,
+        f"spend_alert/{alert.pk}",
+        str(month),
+        "",
+        {
+            "alert_id": str(alert.pk),
+            "project_id": str(alert.project_id) if alert.project else None,
+            "project": alert.project.name if alert.project else None,
+            "period_start": str(month),
+            "threshold_usd": to_usd(alert.threshold_nanodollars),
+            "spent_usd": to_usd(spent_nanodollars),
+            "subject_prefix": alert.subject_prefix,
+        },
+    )

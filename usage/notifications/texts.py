@@ -10,7 +10,7 @@ from django.template.defaultfilters import pluralize
 from usage.books.outbox import SOFT_LIMIT
 from usage.budget_words import words
 from usage.formatting import money
-from usage.models import Event, EventKind
+from usage.models import Event, EventKind, Period
 from usage.models.budget_keys import EVER, BudgetKey
 from usage.pricing import NANODOLLARS
 
@@ -29,6 +29,10 @@ MEANINGS: Mapping[str, str] = {
     EventKind.SPEND: (
         "A day cost at least $5 and more than twice the second highest of the 14 days before, 7 of which or"
         " more had spend. Once a day."
+    ),
+    EventKind.ALERT: (
+        "An organization or a project has spent the amount of a spend alert in this month. Once a month for "
+        "each alert; the mail goes to the members whom it names."
     ),
     EventKind.FAILURES: (
         "Since the start of the hour before, 10 or more requests of live keys failed, and a fifth or more of "
@@ -78,6 +82,13 @@ def _spend(data: Data) -> str:
     return f"This day has cost {spent} so far. The second highest of the 14 days before cost {usual}."
 
 
+def _alert(data: Data) -> str:
+    owner = "The organization" if data["project_id"] is None else f"The project {data['project']}"
+    key = BudgetKey("organization", 0, Period.MONTH.value, date.fromisoformat(data["period_start"]))
+    spent, threshold = _amount(data["spent_usd"]), _amount(data["threshold_usd"])
+    return f"{owner} has spent {spent} {words(key).dates}. Its spend alert is at {threshold}."
+
+
 def _model(data: Data) -> str:
     return f"The model {data['model']}"
 
@@ -107,6 +118,7 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     ),
     EventKind.KEY: _key,
     EventKind.SPEND: _spend,
+    EventKind.ALERT: _alert,
     EventKind.FAILURES: lambda data: (
         f"{data['failed']} of {data['requests']} requests failed since {_minute(data['since'])}."
     ),

@@ -189,5 +189,6 @@ def _of_day(kind: EventKind, organization_id: int, day: str, data: Mapping[str, 
 
 # Each is done apart, because one that takes too long or fails must not stop the others.
 LOOKS: Sequence[Find] = (
-    missed.of_budgets, missed.of_credit, expiring_keys, unusual_spend, rising_failures, failed_checks,
+    missed.of_budgets, missed.of_credit, missed.of_alerts, expiring_keys, unusual_spend, rising_failures,
+    failed_checks,
 )  # fmt: skip

@@ -7,8 +7,20 @@ all of them.
 
 from django.urls import path
 
-from chatapi.api.management import audit_log, keys, limits, members, projects
+from chatapi.api.management import (
+    audit_log,
+    data_retention,
+    keys,
+    limits,
+    member_roles,
+    members,
+    projects,
+    spend_alerts,
+)
 
-ROUTES = [*projects.routes, *keys.routes, *members.routes, *limits.routes, *audit_log.routes]
+ROUTES = [
+    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *limits.routes,
+    *spend_alerts.routes, *data_retention.routes, *audit_log.routes,
+]  # fmt: skip
 
 urls = [path(f"organization/{route.path}", route.as_view()) for route in ROUTES]

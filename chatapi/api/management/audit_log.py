@@ -31,6 +31,7 @@ _KINDS = {
     "accounts.ratelimit": "rate_limit",
     "accounts.serviceaccount": "service_account",
     "usage.budgetlimit": "spend_limit",
+    "usage.spendalert": "spend_alert",
 }
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}

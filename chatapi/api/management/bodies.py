@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import HIGHEST
-from chatapi.api.management.pages import PageQuery, RowId
+from chatapi.api.management.pages import Limit, PageQuery, RowId
 from usage.books.budgets import MAX_NANODOLLARS
+from usage.models.spend_alerts import MAX_PREFIX_CHARS
 from usage.pricing import NANODOLLARS
 
 NANODOLLARS_PER_CENT = NANODOLLARS // 100
@@ -20,6 +21,10 @@ ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
 RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a model's id
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
 OrganizationRole = Literal["owner", "admin", "member", "reader"]
+RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
+# Without control characters, among which are those that end a header.
+SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PREFIX_CHARS}}}\Z")]
+RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
 ProjectRole = Literal["owner", "member"]
 
 
@@ -98,9 +103,24 @@ class UserListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class UserBody(Struct, frozen=True, kw_only=True):
+    """The new role of a member, by its name or its id; without both, nothing changes."""
+
+    role: OrganizationRole | None = None
+    role_id: RoleId | None = None
+
+
+class RoleListQuery(Struct, frozen=True, kw_only=True):
+    """A page of roles."""
+
+    after: RoleId | None = None
+    limit: Limit = 20
+    order: Literal["asc", "desc"] = "asc"
+
+
+class MemberRoleBody(Struct, frozen=True, kw_only=True):
     """The new role of a member."""
 
-    role: OrganizationRole
+    role_id: RoleId
 
 
 class ProjectUserBody(Struct, frozen=True, kw_only=True):
@@ -117,11 +137,25 @@ class ProjectUserChange(Struct, frozen=True, kw_only=True):
     role: ProjectRole | None = None
 
 
+class InvitedProject(Struct, frozen=True, kw_only=True):
+    """A project that the invited person will see."""
+
+    id: RowId
+    role: ProjectRole
+
+
 class InviteBody(Struct, frozen=True, kw_only=True):
     """A person to be invited; the user name is the address."""
 
     email: Email
     role: OrganizationRole
+    projects: Annotated[list[InvitedProject], Meta(max_length=100)] = []
+
+
+class DataRetentionBody(Struct, frozen=True, kw_only=True):
+    """Whether a project stores responses."""
+
+    retention_type: RetentionType
 
 
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):
@@ -148,6 +182,30 @@ class SpendLimitBody(Struct, frozen=True, kw_only=True):
     currency: Literal["USD"]
     interval: Literal["month"]
     threshold_amount: Annotated[int, Meta(ge=0, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
+
+
+class SpendAlertListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of spend alerts."""
+
+    before: RowId | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+
+class AlertChannel(Struct, frozen=True, kw_only=True):
+    """The members who get the mail of a spend alert, and how its subject begins."""
+
+    type: Literal["email"]
+    recipients: Annotated[list[Email], Meta(min_length=1, max_length=100)]
+    subject_prefix: SubjectPrefix | None = None
+
+
+class SpendAlertBody(Struct, frozen=True, kw_only=True):
+    """An amount of a month, in cents, and who gets the mail when it is reached."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    threshold_amount: Annotated[int, Meta(ge=1, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
+    notification_channel: AlertChannel
 
 
 # A second before the last one of the year 9999, in which Python's dates end.

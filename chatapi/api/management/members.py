@@ -4,7 +4,7 @@ A member has one role in the organization, for all of its projects. OpenAI's `re
 """
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -45,7 +45,7 @@ class Users(ManagementRoute):
         if query.emails is not None:
             rows = memberships.with_emails(rows, query.emails)
         return respond(
-            page_of_rows(rows, query, lambda rows: [_user(row) for row in rows], id_column="user_id")
+            page_of_rows(rows, query, lambda rows: [user(row) for row in rows], id_column="user_id")
         )
 
 
@@ -64,25 +64,25 @@ class User(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request, user_id: str) -> Response:
-        return respond(_user(_find(request, user_id)))
+        return respond(user(find_member(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, user_id: str) -> Response:
-        """Change the role: neither the old nor the new one is above the caller's."""
-        member, role = _find(request, user_id), _role(self.body(request).role)
-        for each in (member.role, role):
-            access.require_role(caller_of(request), each)
-        if role != member.role:
-            try:
-                memberships.change_role(member, role)
-            except ValidationError as error:
-                refuse(error.messages[0], "role")
-        return respond(_user(member))
+        """Change the role, if one is sent."""
+        member, sent = find_member(request, user_id), self.body(request)
+        role = member.role if sent.role is None else _role(sent.role)
+        if sent.role_id is not None:
+            named = role_with_id(sent.role_id)
+            if sent.role is not None and named != role:
+                refuse("this is another role than 'role'.", "role_id")
+            role = named
+        change_role(request, member, role)
+        return respond(user(member))
 
     @transaction.atomic
     def delete(self, request: Request, user_id: str) -> Response:
         """Remove the member, whose role is not above the caller's."""
-        member = _find(request, user_id)
+        member = find_member(request, user_id)
         access.require_role(caller_of(request), member.role)
         memberships.remove(member)
         return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
@@ -147,19 +147,19 @@ class ProjectUser(ManagementRoute):
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         self.project(request, project_id)
-        return respond(_project_user(_find(request, user_id)))
+        return respond(_project_user(find_member(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member, who has this role already."""
         self.project(request, project_id)
-        member = _find(request, user_id)
+        member = find_member(request, user_id)
         return respond(_with_role(member, self.body(request).role))
 
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Refuse: a smaller right than to the whole organization does not exist."""
         self.project(request, project_id)
-        _find(request, user_id)
+        find_member(request, user_id)
         refuse(
             "members see all projects of their organization. Remove the member from the organization: "
             "DELETE /v1/organization/users/{user_id}.",
@@ -180,7 +180,8 @@ class Invites(ManagementRoute):
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=bodies.InviteBody,
             description="It is mailed, if there is a mail server and `CHATAPI_PUBLIC_URL`; `mailed` says so. "
-            "The answer has the path at which the person chooses a password, too.",
+            "The answer has the path at which the person chooses a password, too. `projects` change nothing: "
+            "a member sees all projects, as `owner` with the roles owner and admin, else as `member`.",
         ),
     }  # fmt: skip
 
@@ -190,6 +191,11 @@ class Invites(ManagementRoute):
 
     def post(self, request: Request) -> Response:
         """Make the person and the membership, and mail the invitation, as the console's form does."""
+        sent = self.body(request)
+        for named in sent.projects:
+            self.project(request, named.id)
+            if named.role != (own := _role_in_projects(_role(sent.role))):
+                refuse(f"a person with this role is '{own}' in all projects.", "projects")
         caller, member = caller_of(request), self._join(request)
         try:
             is_mailed = invitations.send(request._request, member, caller) is True
@@ -250,7 +256,7 @@ def _accepted(request: Request) -> QuerySet[Member]:
     return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
 
 
-def _find(request: Request, user_id: str) -> Member:
+def find_member(request: Request, user_id: str) -> Member:
     """Return the member with this person's id, or raise a 404."""
     is_id = user_id.isascii() and user_id.isdecimal() and len(user_id) <= 18
     member = _accepted(request).filter(user=int(user_id)).first() if is_id else None
@@ -259,18 +265,48 @@ def _find(request: Request, user_id: str) -> Member:
     return member
 
 
+def change_role(request: Request, member: Member, role: str) -> None:
+    """Change the member's role: neither the old nor the new one is above the caller's."""
+    for each in (member.role, role):
+        access.require_role(caller_of(request), each)
+    if role != member.role:
+        try:
+            memberships.change_role(member, role)
+        except ValidationError as error:
+            refuse(error.messages[0], "role")
+
+
+def role_name(role: str) -> str:
+    """Return the role's name in this API."""
+    return _READER if role == Role.VIEWER else str(role)
+
+
+def role_id(role: str) -> str:
+    return f"role_{role_name(role)}"
+
+
+def role_with_id(wanted: str) -> Role:
+    """Return the role with this id, or raise a 404."""
+    for role in Role:
+        if role_id(role) == wanted:
+            return role
+    raise errors.object_not_found("role", "role_id")
+
+
 def _role(name: str) -> str:
     return Role.VIEWER if name == _READER else name
 
 
-def _user(row: Member) -> objects.User:
-    role = _READER if row.role == Role.VIEWER else row.role
-    return objects.User(**_person(row), role=role)
+def user(row: Member) -> objects.User:
+    return objects.User(**_person(row), role=role_name(row.role))
 
 
 def _project_user(row: Member) -> objects.ProjectUser:
-    is_owner = row.role in (Role.OWNER, Role.ADMIN)
-    return objects.ProjectUser(**_person(row), role="owner" if is_owner else "member")
+    return objects.ProjectUser(**_person(row), role=_role_in_projects(row.role))
+
+
+def _role_in_projects(role: str) -> Literal["owner", "member"]:
+    return "owner" if role in (Role.OWNER, Role.ADMIN) else "member"
 
 
 def _person(row: Member) -> dict[str, Any]:
@@ -299,7 +335,7 @@ def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType 
     return objects.Invite(
         id=str(row.pk),
         email=row.user.email,
-        role=_READER if row.role == Role.VIEWER else row.role,
+        role=role_name(row.role),
         status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),

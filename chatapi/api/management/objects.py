@@ -116,6 +116,26 @@ class User(Struct, frozen=True, kw_only=True):
     added_at: int
 
 
+class Role(Struct, frozen=True, kw_only=True):
+    """What a member may do; `permissions` are the service's own names."""
+
+    object: Literal["role"] = "role"
+    id: str
+    name: str
+    description: str
+    permissions: list[str]
+    predefined_role: Literal[True] = True
+    resource_type: Literal["api.organization"] = "api.organization"
+
+
+class MemberRole(Struct, frozen=True, kw_only=True):
+    """The role of a member."""
+
+    object: Literal["user.role"] = "user.role"
+    user: User
+    role: Role
+
+
 class ProjectUser(Struct, frozen=True, kw_only=True):
     """A member of the organization as a project has it: owners and admins are `owner`, others `member`."""
 
@@ -188,6 +208,50 @@ class OrganizationSpendLimit(Struct, frozen=True, kw_only=True):
     interval: Literal["month"] = "month"
     threshold_amount: int
     enforcement: Enforcement
+
+
+class NotificationChannel(Struct, frozen=True, kw_only=True):
+    """The members who get the mail of a spend alert, by their addresses."""
+
+    type: Literal["email"] = "email"
+    recipients: list[str]
+    subject_prefix: str | None
+
+
+class OrganizationSpendAlert(Struct, frozen=True, kw_only=True):
+    """An amount that the organization may spend in a month, in cents, until members get mail."""
+
+    object: Literal["organization.spend_alert"] = "organization.spend_alert"
+    id: str
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    notification_channel: NotificationChannel
+
+
+class ProjectSpendAlert(Struct, frozen=True, kw_only=True):
+    """An amount that a project may spend in a month, in cents, until members get mail."""
+
+    object: Literal["project.spend_alert"] = "project.spend_alert"
+    id: str
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    notification_channel: NotificationChannel
+
+
+class OrganizationDataRetention(Struct, frozen=True, kw_only=True):
+    """Whether any project of the organization stores responses."""
+
+    object: Literal["organization.data_retention"] = "organization.data_retention"
+    type: Literal["zero_data_retention", "modified_abuse_monitoring"]
+
+
+class ProjectDataRetention(Struct, frozen=True, kw_only=True):
+    """Whether a project stores the responses that its clients ask to store."""
+
+    object: Literal["project.data_retention"] = "project.data_retention"
+    type: Literal["zero_data_retention", "modified_abuse_monitoring"]
 
 
 class Deleted(Struct, frozen=True, kw_only=True):

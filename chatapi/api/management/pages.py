@@ -32,6 +32,15 @@ class Page(Struct, Generic[Item], frozen=True, kw_only=True):
     has_more: bool
 
 
+class CursorPage(Struct, Generic[Item], frozen=True, kw_only=True):
+    """A part of a list; `after=next` asks for the next one."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    next: str | None
+    has_more: bool
+
+
 def page_of_rows(
     rows: QuerySet[Row],
     query: Any,
@@ -60,15 +69,21 @@ def page_of_rows(
 def page_of_items(items: Sequence[Item], query: Any) -> Page[Item]:
     """Return the page of a list that is in memory. Raises `InvalidRequest` for an unknown cursor."""
     places = {item.id: place for place, item in enumerate(items)}  # type: ignore[attr-defined]
-    for name in ("after", "before"):
-        cursor = getattr(query, name)
+    before = getattr(query, "before", None)
+    for name, cursor in (("after", query.after), ("before", before)):
         if cursor is not None and cursor not in places:
             raise InvalidRequest(f"Invalid value for '{name}': there is no object with this id.", name)
     start = 0 if query.after is None else places[query.after] + 1
-    found = items[start : len(items) if query.before is None else places[query.before]]
-    is_backwards = query.before is not None and query.after is None
+    found = items[start : len(items) if before is None else places[before]]
+    is_backwards = before is not None and query.after is None
     page = found[-query.limit :] if is_backwards else found[: query.limit]
     return _page(page, has_more=len(found) > query.limit)
+
+
+def cursor_page_of(items: Sequence[Item], query: Any) -> CursorPage[Item]:
+    """Return the same page as `page_of_items` in the form that some of OpenAI's lists have."""
+    page = page_of_items(items, query)
+    return CursorPage(data=page.data, next=page.last_id if page.has_more else None, has_more=page.has_more)
 
 
 def _page(items: Sequence[Item], *, has_more: bool) -> Page[Item]:

@@ -28,7 +28,7 @@ from usage.books import outbox
 from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
-from usage.models import TENANTS_KINDS, Event, EventKind
+from usage.models import CHOSEN_KINDS, TENANTS_KINDS, Event, EventKind, SpendAlert
 from usage.notifications import texts
 
 
@@ -93,8 +93,8 @@ def test_each_person_chooses_the_kinds(
 ) -> None:
     has_signed_in(alice, bob)
     acme = alice.project.organization
-    assert preferences(alice.user, acme) == dict.fromkeys(TENANTS_KINDS, True)
-    assert preferences(bob.user, acme) == dict.fromkeys(TENANTS_KINDS, False)
+    assert preferences(alice.user, acme) == dict.fromkeys(CHOSEN_KINDS, True)
+    assert preferences(bob.user, acme) == dict.fromkeys(CHOSEN_KINDS, False)
     prefer(alice.user, acme, {EventKind.SPEND: False})
     prefer(bob.user, acme, {EventKind.SPEND: True})
     write_event(alice, now)
@@ -330,6 +330,17 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
         {"spent_usd": "8.1", "usual_usd": "4"},
         "This day has cost $8.10 so far. The second highest of the 14 days before cost $4.00.",
     ),
+    EventKind.ALERT: (
+        {
+            "project_id": "12",
+            "project": "chatbot",
+            "period_start": "2026-11-01",
+            "threshold_usd": "75",
+            "spent_usd": "80",
+            "subject_prefix": "",
+        },
+        "The project chatbot has spent $80.00 in November 2026. Its spend alert is at $75.00.",
+    ),
     EventKind.FAILURES: (
         {"since": "2026-11-26T00:00:00+00:00", "requests": 40, "failed": 10},
         "10 of 40 requests failed since 2026-11-26 00:00 UTC.",
@@ -375,11 +386,37 @@ def test_a_mail_says_what_has_happened(
     is_tenants = kind in TENANTS_KINDS
     owner = alice.project.organization_id if is_tenants else None
     data, sentence = SENTENCES[kind]
+    if kind == EventKind.ALERT:
+        data = data | {"alert_id": str(alert_to(alice).pk)}
     subject = f"key/{alice.api_key.pk}/month" if kind == EventKind.BUDGET else "a subject"
     outbox.write(now, [NewEvent(kind, owner, subject, "2026-11-26", data.get("threshold", ""), data)])
     deliver(now)
     assert mailbox.receivers == ["alice@example.com" if is_tenants else "root@example.com"]
     assert sentences(mailbox) == [sentence]
+
+
+def alert_to(person: Person) -> SpendAlert:
+    return SpendAlert.objects.create(
+        organization=person.project.organization, threshold_nanodollars=1, recipients=[person.user.pk]
+    )
+
+
+def test_a_spend_alert_goes_to_the_members_whom_it_names_whatever_they_chose(
+    mailbox: Mailbox, alice: Person, bob: Person, charlie: Person, deliver: Deliver, now: datetime
+) -> None:
+    for person in (alice, bob, charlie):
+        has_signed_in(person)
+    acme = alice.project.organization
+    alert = alert_to(bob)
+    SpendAlert.objects.filter(pk=alert.pk).update(recipients=[bob.user.pk, charlie.user.pk])
+    prefer(bob.user, acme, dict.fromkeys(CHOSEN_KINDS, False))
+    data = {**SENTENCES[EventKind.ALERT][0], "alert_id": str(alert.pk), "subject_prefix": "[billing]"}
+    outbox.write(now, [NewEvent(EventKind.ALERT, acme.pk, "a subject", "2026-11-01", "", data)])
+    deliver(now)
+    assert mailbox.receivers == ["bob@example.com"]
+    (message,) = mailbox.messages
+    assert message["subject"] == "[billing] Spend alert: Acme"
+    assert f"/console/{acme.pk}/budgets" in message.get_content()
 
 
 def test_a_name_with_a_line_break_adds_no_header(

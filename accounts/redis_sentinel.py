@@ -1,0 +1,248 @@
+"""Connections of redis-py that ask sentinels where the primary is, each time that they connect.
+
+So when a primary dies, everything that connects again reaches the next one as soon as the sentinels have
+chosen it, and nothing else knows that there are sentinels. This follows
+https://redis.io/docs/latest/develop/reference/sentinel-clients/ but for the command ROLE, which access lists
+often forbid: a server that has become a replica is left when it refuses a write.
+
+A primary that is replaced while it is well keeps its connections for up to 10 s. If some connections of the
+service were still there and others at the next primary, workers would miss web processes and stop their
+streams. So a thread asks once a second, and ends the connections to a primary that has been replaced.
+"""
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+from weakref import WeakSet
+
+from redis import Redis as ThreadRedis
+from redis import connection as thread
+from redis.asyncio import Redis
+from redis.asyncio import connection as on_loop
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.retry import Retry as ThreadRetry
+
+from accounts import loop_clock
+from accounts.redis_urls import SentinelURLs, sentinel_urls, without_secrets
+
+# How long one sentinel may take: then the next one still has time within a command's `REPLY_TIMEOUT_S`.
+SENTINEL_TIMEOUT_S = 1.0
+WATCH_S = 1.0
+_QUESTION = "SENTINEL GET-MASTER-ADDR-BY-NAME"
+_DRIVER = DriverInfo()  # made once, as in chatapi/redis_client.py
+Address = tuple[str, int]
+
+# The sentinel that has answered last. It is asked first, so that one whose machine is away delays one
+# connection, and not every third one.
+_answered: dict[SentinelURLs, str] = {}
+
+
+async def primary_address(urls: SentinelURLs) -> Address:
+    """Return the host and port of the primary. Raises `RedisError` if no sentinel knows it."""
+    failed: dict[str, Exception | None] = {}
+    for url in _in_order(urls):
+        sentinel = Redis.from_url(
+            url, retry=Retry(NoBackoff(), 0), driver_info=_DRIVER, decode_responses=True
+        )
+        try:
+            async with loop_clock.timeout(SENTINEL_TIMEOUT_S):
+                found: Address | None = await cast(Any, sentinel).execute_command(_QUESTION, urls.name)
+            if found is not None:
+                _answered[urls] = url
+                return found
+            failed[url] = None
+        except (RedisError, OSError, RuntimeError) as error:  # uvloop's, for a connection that was reset
+            failed[url] = error
+        finally:
+            await sentinel.aclose()
+    raise _unknown(urls, failed)
+
+
+def primary_address_from_thread(urls: SentinelURLs) -> Address:
+    """Return what `primary_address` does, without an event loop."""
+    failed: dict[str, Exception | None] = {}
+    for url in _in_order(urls):
+        try:
+            with open_sentinel(url) as sentinel:
+                found: Address | None = cast(Any, sentinel).execute_command(_QUESTION, urls.name)
+            if found is not None:
+                _answered[urls] = url
+                return found
+            failed[url] = None
+        except (RedisError, OSError) as error:
+            failed[url] = error
+    raise _unknown(urls, failed)
+
+
+def open_sentinel(url: str) -> ThreadRedis:
+    """Return a blocking client of one sentinel."""
+    return ThreadRedis.from_url(
+        url,
+        socket_timeout=SENTINEL_TIMEOUT_S,
+        socket_connect_timeout=SENTINEL_TIMEOUT_S,
+        retry=ThreadRetry(NoBackoff(), 0),
+        decode_responses=True,
+    )
+
+
+def _in_order(urls: SentinelURLs) -> list[str]:
+    shuffled = random.sample(urls.sentinels, len(urls.sentinels))
+    return sorted(shuffled, key=lambda url: url != _answered.get(urls))
+
+
+def _unknown(urls: SentinelURLs, failed: Mapping[str, Exception | None]) -> RedisConnectionError:
+    reasons = [f"{sentinel_place(url)}: {_reason(error)}" for url, error in failed.items()]
+    return RedisConnectionError(f"no sentinel knows the primary {urls.name} ({'; '.join(reasons)})")
+
+
+def _reason(error: Exception | None) -> str:
+    if error is None:
+        return "does not know this name"
+    return "does not answer" if isinstance(error, TimeoutError) else str(error).rstrip(".")
+
+
+def sentinel_place(url: str) -> str:
+    """Return the host and port of a sentinel."""
+    return without_secrets(url).partition("://")[2]
+
+
+class _Watch:
+    """Ends the connections of this process to a primary that has been replaced."""
+
+    def __init__(self) -> None:
+        self._connections: dict[SentinelURLs, WeakSet[SentinelConnection | ThreadSentinelConnection]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, urls: SentinelURLs, connection: "SentinelConnection | ThreadSentinelConnection") -> None:
+        """Watch a connection for as long as something else refers to it."""
+        with self._lock:
+            if urls not in self._connections:
+                self._connections[urls] = WeakSet()
+                threading.Thread(target=self._run, args=(urls,), name="sentinels", daemon=True).start()
+            self._connections[urls].add(connection)
+
+    def _run(self, urls: SentinelURLs) -> None:
+        while True:
+            time.sleep(WATCH_S)
+            with self._lock:
+                if not self._connections[urls]:
+                    del self._connections[urls]
+                    return
+            with suppress(RedisError):
+                self._end_others(urls, primary_address_from_thread(urls))
+
+    def _end_others(self, urls: SentinelURLs, primary: Address) -> None:
+        with self._lock:
+            connections = list(self._connections[urls])
+        for connection in connections:
+            if (connection.host, connection.port) != primary:
+                # A copy of the descriptor, because uvloop's sockets have no `shutdown`.
+                with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor())) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+_watch = _Watch()
+
+
+def _has_left(error: ResponseError) -> bool:
+    """Return whether the server has become a replica."""
+    # The second one is the answer to those who wait for a list or a stream in that moment.
+    return isinstance(error, ReadOnlyError) or str(error).startswith("UNBLOCKED ")
+
+
+class SentinelConnection(on_loop.Connection):
+    """A connection to the primary."""
+
+    def __init__(self, *, sentinels: SentinelURLs, **options: Any) -> None:
+        super().__init__(**options)
+        self._sentinels = sentinels
+
+    async def _connect(self) -> None:
+        self.host, self.port = await primary_address(self._sentinels)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
+            raise
+        _watch.add(self._sentinels, self)
+
+    def descriptor(self) -> int:
+        """Return the socket's file descriptor, or -1."""
+        return int(self._writer.get_extra_info("socket").fileno()) if self._writer else -1
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the next reply; raise `ConnectionError` if the server is the primary no more."""
+        try:
+            return await super().read_response(*args, **options)
+        except ResponseError as error:
+            if not _has_left(error):
+                raise
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError("the primary has become a replica") from error
+
+
+class TLSSentinelConnection(SentinelConnection, on_loop.SSLConnection):
+    """The same with TLS, which verifies the address that the sentinels tell."""
+
+
+class ThreadSentinelConnection(thread.Connection):
+    """A connection to the primary, without an event loop."""
+
+    def __init__(self, *, sentinels: SentinelURLs, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._sentinels = sentinels
+
+    def _connect(self) -> Any:
+        self.host, self.port = primary_address_from_thread(self._sentinels)
+        try:
+            connected = super()._connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
+            raise
+        _watch.add(self._sentinels, self)
+        return connected
+
+    def descriptor(self) -> int:
+        """Return the socket's file descriptor, or -1."""
+        return self._sock.fileno() if self._sock else -1
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the next reply; raise `ConnectionError` if the server is the primary no more."""
+        try:
+            return super().read_response(*args, **options)
+        except ResponseError as error:
+            if not _has_left(error):
+                raise
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise RedisConnectionError("the primary has become a replica") from error
+
+
+class TLSThreadSentinelConnection(ThreadSentinelConnection, thread.SSLConnection):
+    """The same with TLS, which verifies the address that the sentinels tell."""
+
+
+def pool_options(url: str) -> dict[str, Any]:
+    """Return the arguments that a URL of the settings gives to an asynchronous pool of redis-py."""
+    urls = sentinel_urls(url)
+    if urls is None:
+        return {**on_loop.parse_url(url)}
+    kind = TLSSentinelConnection if urls.has_tls else SentinelConnection
+    return {**on_loop.parse_url(urls.primary), "connection_class": kind, "sentinels": urls}
+
+
+def thread_options(url: str) -> tuple[str, dict[str, Any]]:
+    """Return the URL that a blocking client's `from_url` gets for one of the settings, and more arguments."""
+    urls = sentinel_urls(url)
+    if urls is None:
+        return url, {}
+    kind = TLSThreadSentinelConnection if urls.has_tls else ThreadSentinelConnection
+    return urls.primary, {"connection_class": kind, "sentinels": urls}

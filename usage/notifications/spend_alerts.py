@@ -1,0 +1,20 @@
+"""Adds spend alerts, of which an organization has a bounded number."""
+
+from django.db import transaction
+
+from accounts.models import Organization
+from usage.models import SpendAlert
+
+MAX_ALERTS = 20
+"""Of one organization with all its projects."""
+
+
+def add(alert: SpendAlert) -> bool:
+    """Save a new alert; return False if its organization has as many as it may."""
+    with transaction.atomic():
+        # Locked, so that two at once do not exceed the bound.
+        Organization.objects.select_for_update(no_key=True).get(pk=alert.organization_id)
+        if SpendAlert.objects.filter(organization=alert.organization_id).count() >= MAX_ALERTS:
+            return False
+        alert.save()
+    return True
