@@ -91,15 +91,15 @@ class WebSearch(_Tagged, frozen=True, tag="web_search"):
     """OpenAI's search. It is left out instead of refused, because coding agents offer it in every request."""
 
 
-class WebSearchPreview(WebSearch, frozen=True, tag="web_search_preview"):
+class WebSearchPreview(_Tagged, frozen=True, tag="web_search_preview"):
     """The older name of `WebSearch`."""
 
 
-class DatedWebSearch(WebSearch, frozen=True, tag="web_search_2025_08_26"):
+class DatedWebSearch(_Tagged, frozen=True, tag="web_search_2025_08_26"):
     """A version of `WebSearch`."""
 
 
-class DatedWebSearchPreview(WebSearch, frozen=True, tag="web_search_preview_2025_03_11"):
+class DatedWebSearchPreview(_Tagged, frozen=True, tag="web_search_preview_2025_03_11"):
     """A version of `WebSearchPreview`."""
 
 
@@ -192,7 +192,7 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
             return {"description": ""} | sent | {"tools": [whole_tool(inner) for inner in tool.tools]}
         case FlatFunction():
             return dict.fromkeys(("type", "name", "description", "parameters", "strict")) | sent
-        case FlatCustomTool() | WebSearch():
+        case FlatCustomTool() | WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
             return sent
         case _:
             assert_never(tool)
@@ -200,7 +200,7 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
 
 def left_out(tools: Mapping[str, Tool]) -> list[str]:
     """Return the paths of the tools that no upstream gets."""
-    return [path for path, tool in tools.items() if isinstance(tool, WebSearch)]
+    return [path for path, tool in tools.items() if isinstance(tool, AnyWebSearch)]
 
 
 def namespaces(tools: Iterable[Tool]) -> dict[str, tuple[str, str]]:
@@ -234,7 +234,7 @@ def _flat(tools: Mapping[str, Tool]) -> Iterator[tuple[FlatFunction | FlatCustom
                     yield inner, flat_name(tool.name, inner.name), f"{path}.tools[{index}].name"
             case FlatFunction() | FlatCustomTool():
                 yield tool, tool.name, f"{path}.name"
-            case WebSearch():
+            case WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
                 pass  # `left_out` names it
             case _:
                 assert_never(tool)
