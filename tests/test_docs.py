@@ -94,3 +94,14 @@ def test_the_node_example_works(service: Installation) -> None:
     code = programs.guide_example(service, "quickstart", "js")
     command: programs.Command = [programs.NODE, "--input-type=module", "--eval", code]
     assert programs.output_of(command, cwd=programs.node_packages("openai_node")) == "Hello!"
+
+
+def test_a_line_of_prose_has_110_columns_at_most() -> None:
+    """Tables and blocks of code may be wider, and the target of a link does not count."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    long = []
+    for name in listed.stdout.split():
+        text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+        lines = [re.sub(r"\]\([^)]*\)", "]", line) for line in text.splitlines()]
+        long += [(name, line) for line in lines if len(line) > 110 and not line.lstrip().startswith("|")]
+    assert long == []
