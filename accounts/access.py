@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model, Q, QuerySet
+from django.db.models.expressions import BaseExpression
 from django.db.models.functions import Now
 
 from accounts import roles
@@ -94,13 +95,14 @@ def roles_of(user: Person) -> Mapping[int, str]:
     return known
 
 
-def memberships_of(user: Person) -> list[Member]:
-    """Return the person's memberships with their organizations, by name; the roles are known then, too."""
+def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
+    """Return the person's memberships with their organizations and these columns, by name; the roles are
+    known then, too.
+    """
     if not user.is_authenticated:
         return []
-    memberships = list(
-        Member.objects.filter(user_id=user.pk).select_related("organization").order_by("organization__name")
-    )
+    rows = Member.objects.filter(user_id=user.pk).annotate(**columns).select_related("organization")
+    memberships = list(rows.order_by("organization__name"))
     remember_roles(user, {each.organization_id: each.role for each in memberships})
     return memberships
 

@@ -6,22 +6,25 @@ The pages of API keys and rate limits also need the catalog, so they are in `cha
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.conf import settings
+from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
+from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts import access
+from accounts import access, invitations
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
@@ -51,6 +54,7 @@ class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not ge
     form = PersonForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    actions_detail = ["new_password"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Let only superusers change rights."""
@@ -65,6 +69,36 @@ class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not ge
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return False: logs name people, and the last owner must stay. They can be made inactive."""
         return False
+
+    def has_link_permission(self, request: HttpRequest, object_id: str) -> bool:
+        return bool(request.user.is_superuser) and self.get_object(request, object_id) is not None
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """Return the button of the link, if there may be one."""
+        person = self.get_object(request, object_id) if request.user.is_superuser else None
+        is_offered = person is not None and invitations.may_reset(request.user, person)
+        return self._get_base_actions_detail() if is_offered else []
+
+    @action(description="Link for a new password", permissions=["link"], icon="link", url_path="new-password")
+    def new_password(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Make the link at which the person chooses another password, and show it once."""
+        person = self.get_object(request, object_id)
+        assert person is not None, "there is a permission for it"
+        if not invitations.may_reset(request.user, person):
+            messages.error(
+                request,
+                f"There is no link for {person}: where this service sends no mail, links are for other "
+                "people who are active and have signed in or chosen a password.",
+            )
+            return redirect("admin:auth_user_change", object_id)
+        context = self.admin_site.each_context(request) | {
+            "opts": self.opts,
+            "title": f"New password of {person}",
+            "person": person,
+            "link": invitations.reset_link(request, person) if request.method == "POST" else "",
+            "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
+        }
+        return TemplateResponse(request, "accounts/new_password.html", context)
 
 
 @admin.register(Group)

@@ -24,6 +24,7 @@ from django.utils.http import urlsafe_base64_encode
 from redis.exceptions import RedisError
 
 from accounts import access, roles
+from accounts.audit import recorder
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.memberships import is_invited
@@ -73,16 +74,17 @@ def may_send(sender: access.Person, person: User) -> bool:
 def may_reset(sender: access.Person, person: User) -> bool:
     """Return whether `sender` may have a link with which the person chooses another password.
 
-    With a mail server, nobody may. Without one, an owner may, if they own every organization of the other
-    person. The second factor is still asked for.
+    With a mail server, nobody may. Without one, a superuser may, and an owner may, if they own every
+    organization of the other person, who is no staff. The second factor is still asked for.
     """
-    if settings.SENDS_EMAIL or is_invited(person) or person.is_staff or person.is_superuser:
+    if settings.SENDS_EMAIL or is_invited(person) or not person.is_active or person.pk == sender.pk:
         return False
+    if getattr(sender, "is_superuser", False):
+        return True
     places = list(Member.objects.filter(user=person))
     return (
         bool(places)
-        and person.is_active
-        and person.pk != sender.pk
+        and not (person.is_staff or person.is_superuser)
         and all(access.role_in(sender, place.organization_id) == Role.OWNER for place in places)
     )
 
@@ -110,6 +112,15 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
 def link(request: HttpRequest, person: User) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
     return absolute_url(request, _path(f"{request.user.pk}", person))
+
+
+def reset_link(request: HttpRequest, person: User) -> str:
+    """Return the link for a person whom the sender may reset, and record in each of the person's
+    organizations that it was made.
+    """
+    for row in Member.objects.filter(user=person).select_related("user", "organization") or [person]:
+        recorder.record("made a link for a new password", row)
+    return link(request, person)
 
 
 def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> bool | None:

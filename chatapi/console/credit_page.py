@@ -1,11 +1,12 @@
-"""Prepaid credit: the balance, paying more in at Stripe, and the payments before."""
+"""Prepaid credit: the balance, paying more in at Stripe, and the payments before. Without Stripe, the grants
+and refunds of the operator.
+"""
 
 import logging
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeVar
 
 from django import forms
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -16,11 +17,14 @@ from chatapi.console.tenancy import Console, page, render
 from usage.books import credit
 from usage.errors import NotBooked, StripeRefused, StripeUnavailable
 from usage.formatting import usd
+from usage.models import BOOKED, OWED_SIGNS, LedgerEntry
 from usage.pages.forms import USDField
 from usage.payment import configuration, metered_usage, payments
 from usage.payment.models import Payment
 from usage.payment.payments import LEAST_CENTS, MOST_CENTS, NANODOLLARS_PER_CENT, PRESETS_CENTS
+from usage.statements.document import CREDIT
 
+Row = TypeVar("Row", Payment, LedgerEntry)
 log = logging.getLogger(__name__)
 
 PAGE = 50
@@ -50,9 +54,11 @@ class AmountForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("payment.view_payment")
 def credit_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show balance and payments; send a person who pays to Stripe."""
+    """Show balance and payments, and send a person who pays to Stripe; without Stripe, show the operator's
+    grants and refunds.
+    """
     if not configuration.is_on():
-        raise Http404("Payments are not set up.")
+        return _granted(request, console)
     context: dict[str, Any] = {"title": "Credit", "form": AmountForm()}
     status = 200
     if request.method == "POST":
@@ -86,30 +92,52 @@ def _begin(request: HttpRequest, console: Console, cents: int, context: dict[str
     return None
 
 
+def _granted(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the balance, and what the operator has booked; there is no form."""
+    if request.method == "POST" or not console.has_credit:
+        raise Http404("Payments are not set up.")
+    booked = LedgerEntry.objects.filter(BOOKED, kind__in=[*OWED_SIGNS])
+    rows, pages = _paged(request, console, access.belonging_to(console.organization.pk, booked))
+    context = {
+        "title": "Credit",
+        "balance": credit.balance(console.organization),
+        # The ledger has what is owed, so a grant is negative there.
+        "rows": [(row, CREDIT[row.kind].word, -row.amount_nanodollars) for row in rows],
+    }
+    return render(request, console, "granted_credit.html", context | pages)
+
+
 def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     """Return the balance and a page of the payments, newest first."""
     own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
+    rows, pages = _paged(request, console, own)
+    return pages | {
+        "balance": credit.balance(console.organization),
+        "is_billed": metered_usage.is_billed(console.organization),
+        "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
+        "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in rows],
+        "returned": _find(own, request.GET.get("payment", "")),
+    }
+
+
+def _paged(request: HttpRequest, console: Console, own: "QuerySet[Row]") -> tuple[list[Row], dict[str, str]]:
+    """Return the rows after the one that the URL names, newest first, and the URLs of the pages beside."""
     rows = own
     if "after" in request.GET:
         last = _find(own, request.GET["after"])
         if last is None:
-            raise Http404("There is no such payment.")
+            raise Http404("There is no such row.")
         rows = own.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
     # One more than is shown says whether there is an older page.
     found = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
-    return {
-        "balance": credit.balance(console.organization),
-        "is_billed": metered_usage.is_billed(console.organization),
-        "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
-        "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in found[:PAGE]],
-        "returned": _find(own, request.GET.get("payment", "")),
+    return found[:PAGE], {
         "older_url": console.url("credit", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
         "newest_url": console.url("credit") if "after" in request.GET else "",
     }
 
 
-def _find(own: "QuerySet[Payment]", payment_id: str) -> Payment | None:
+def _find(own: "QuerySet[Row]", row_id: str) -> Row | None:
     try:
-        return own.filter(pk=UUID(payment_id)).first()
-    except ValueError:
+        return own.filter(pk=own.model._meta.pk.to_python(row_id)).first()
+    except ValidationError:
         return None

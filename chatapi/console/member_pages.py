@@ -11,7 +11,6 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access, invitations, memberships, roles
-from accounts.audit import recorder
 from accounts.models import Member, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form import TooMany
@@ -162,13 +161,10 @@ def new_password(request: HttpRequest, console: Console, member_id: int) -> Http
     member = _member(console, member_id)
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
-    # In each organization that the link opens; all are the sender's.
-    for place in access.seen_by(console.person, Member.objects.filter(user=member.user)):
-        recorder.record("made a link for a new password", place)
     context = {
         "title": f"New password of {member.user}",
         "member": member,
-        "link": invitations.link(request, member.user),
+        "link": invitations.reset_link(request, member.user),
         "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
     }
     return render(request, console, "member_password.html", context)

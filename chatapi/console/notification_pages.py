@@ -24,7 +24,6 @@ from usage.models import CHOSEN_KINDS, TENANTS_KINDS, Credit, Event, EventKind, 
 from usage.notifications import texts
 from usage.pages.filters import Chip, choice_field
 from usage.pages.forms import USDField
-from usage.payment import configuration
 
 PAGE = 50
 PERMISSION = "usage.view_event"
@@ -131,8 +130,7 @@ def _budget_url(console: Console, event: Event) -> str:
 
 
 def _credit_url(console: Console, _: Event) -> str:
-    may_pay = configuration.is_on() and console.may("payment.view_payment")
-    return console.url("credit") if may_pay else ""
+    return console.url("credit") if console.shows_credit else ""
 
 
 def _spend_url(console: Console, event: Event) -> str:

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
+from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -20,8 +21,9 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.cache import never_cache
 
 from accounts import access
-from accounts.models import Member, Organization, Project
+from accounts.models import Organization, Project
 from accounts.pages.admin_site import CONFLICT
+from usage.models import Credit
 from usage.pages.filters import is_id
 from usage.payment import configuration
 
@@ -73,6 +75,8 @@ class Console:
     """The person's other organizations."""
     project_id: str
     """The URL's parameter, a number or a name; empty: all projects."""
+    has_credit: bool
+    """The operator has granted credit, or refuses requests without it."""
 
     @cached_property
     def projects(self) -> list[Project]:
@@ -103,19 +107,26 @@ class Console:
         return [(row.pk, row.name if row.is_active else f"{row.name} (archived)") for row in rows]
 
     @classmethod
-    def of(cls, request: HttpRequest, memberships: Sequence[Member], organization_id: int) -> "Console":
-        """Return the console of a person with these memberships; raises `Http404` for an organization that
-        they do not see.
+    def of(cls, request: HttpRequest, memberships: Sequence[Any], organization_id: int) -> "Console":
+        """Return the console of a person with these memberships, which have `has_credit`; raises `Http404`
+        for an organization that they do not see.
         """
         person = request.user
-        known = {each.organization_id: each.organization for each in memberships}
-        organization = known.pop(organization_id, None)
-        if organization is None and access.is_operator(person):
-            organization = Organization.objects.filter(pk=organization_id).first()
-        if organization is None:
+        known = {each.organization_id: each for each in memberships}
+        found: Any = known.pop(organization_id, None)
+        organization = found and found.organization
+        if found is None and access.is_operator(person):
+            rows = Organization.objects.annotate(has_credit=_has_credit("pk"))
+            found = organization = rows.filter(pk=organization_id).first()
+        if found is None:
             raise Http404("There is no such organization.")
-        others = list(known.values())[:MAX_CHOICES]
-        return cls(person, organization, others, request.GET.get("project", ""))
+        others = [each.organization for each in known.values()][:MAX_CHOICES]
+        return cls(person, organization, others, request.GET.get("project", ""), found.has_credit)
+
+    @property
+    def shows_credit(self) -> bool:
+        """Return whether the person may open the page of credit, and there is something on it."""
+        return (configuration.is_on() or self.has_credit) and self.may("payment.view_payment")
 
     def may(self, permission: str) -> bool:
         """Return whether the person has the permission in this organization."""
@@ -143,7 +154,7 @@ def page(permission: str) -> Callable[[View], View]:
         @never_cache
         @wraps(view)
         def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
-            memberships = access.memberships_of(request.user)
+            memberships = access.memberships_of(request.user, has_credit=_has_credit("organization"))
             if not access.may_enter(request.user):
                 return redirect_to_login(_page_of(request), reverse("console:sign_in"))
             console = Console.of(request, memberships, organization_id)
@@ -159,6 +170,11 @@ def page(permission: str) -> Callable[[View], View]:
         return guarded
 
     return decorate
+
+
+def _has_credit(column: str) -> Exists:
+    """Return the column that says whether the organization with the id in `column` has a row of credit."""
+    return Exists(Credit.objects.filter(pk=OuterRef(column)))
 
 
 def _page_of(request: HttpRequest) -> str:
@@ -196,7 +212,7 @@ def render(
 
 
 def _is_shown(console: Console, of: _Page) -> bool:
-    return console.may(of.permission) and (of.name != "credit" or configuration.is_on())
+    return console.shows_credit if of.name == "credit" else console.may(of.permission)
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:

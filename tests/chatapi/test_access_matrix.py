@@ -143,6 +143,7 @@ PAGES = {
     "chatapi_deployment_test_one": (OPERATOR, OPERATOR),
     "usage_price_show_timeline": (OPERATOR, OPERATOR),
     "auth_user_password_change": (OPERATOR, OPERATOR),
+    "auth_user_new_password": (OPERATOR, OPERATOR),
     # the site's own
     "search": (ANYONE, ANYONE),
     "password_change": (ANYONE, ANYONE),

@@ -6,14 +6,16 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from tests.admin_pages import client_of, text
 from tests.cast import Person, admit, run
 from tests.fake_stripe import Stripe
-from usage.books import credit
+from usage.books import credit, outbox
 from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.payment import metered_usage, payments, stripe_api
@@ -288,8 +290,54 @@ def test_the_redirect_to_stripe_is_allowed_on_this_page_only(
     assert form_action(path.replace("credit", "statements")) == ["'self'"]
 
 
-def test_without_a_key_there_is_no_page_and_no_entry_in_the_menu(
+def test_without_stripe_and_credit_there_is_no_page_and_no_entry_in_the_menu(
     owner: Client, path: str, acme: Organization
 ) -> None:
     assert owner.get(path).status_code == owner.post(path, {"preset": "10"}).status_code == 404
     assert path not in owner.get(f"/console/{acme.pk}/start").content.decode()
+
+
+@pytest.mark.parametrize("who", ["owner", "operator"])
+def test_without_stripe_the_page_has_what_the_operator_granted(
+    owner: Client, root: Client, path: str, acme: Organization, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatapi.console.credit_page.PAGE", 2)
+    for dollars in (5, 20):
+        credit.grant(acme, dollars * 10**9, Note(f"invoice {dollars}", "olga"))
+    credit.refund(acme, 10**9, Note("paid twice", "olga"))
+    client = {"owner": owner, "operator": root}[who]
+    assert f'href="{path}"' in client.get(f"/console/{acme.pk}/start").content.decode()
+    page: Any = client.get(path)
+    shown = text(page)
+    assert "Balance $24.00" in shown
+    assert re.search(r"Refunded -\$1\.00 paid twice .* Granted \$20\.00 invoice 20", shown)
+    assert "To add credit, ask the operator of this service." in shown
+    assert "Stripe" not in shown
+    assert "Granted $5.00 invoice 5" in text(client.get(page.context["older_url"]))
+    for wrong in ("x", "", "9" * 30):
+        assert client.get(path, {"after": wrong}).status_code == 404
+    assert client.post(path, {"preset": "10"}).status_code == 404
+
+
+@pytest.mark.parametrize("has_credit", [False, True])
+def test_low_credit_leads_to_the_page_if_there_is_one(
+    owner: Client, path: str, acme: Organization, has_credit: bool
+) -> None:
+    if has_credit:
+        credit.require(acme)
+    outbox.write(database_now(), [outbox.low_credit(acme.pk, 10**9, 5, 10)])
+    shown = owner.get(f"/console/{acme.pk}/notifications").content.decode()
+    assert "of credit is left" in shown
+    # In the menu, too.
+    assert shown.count(f'href="{path}"') == 2 * has_credit
+
+
+def test_the_menu_asks_for_credit_in_a_query_that_is_made_anyway(
+    owner: Client, path: str, acme: Organization, django_assert_num_queries: Any
+) -> None:
+    page = f"/console/{acme.pk}/members"
+    with CaptureQueriesContext(connection) as before:
+        owner.get(page)
+    credit.require(acme)
+    with django_assert_num_queries(len(before)):
+        assert path in owner.get(page).content.decode()

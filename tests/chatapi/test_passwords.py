@@ -228,6 +228,54 @@ def test_a_link_to_somebody_elsewhere_is_the_operators(
     assert "/console/invitation/" not in shown
 
 
+@pytest.mark.parametrize("case", ["lone owner", "elsewhere", "operator"])
+def test_an_operator_gives_anybody_a_link_in_the_admin(
+    alice: Person, charlie: Person, acme: Organization, root: Client, case: str
+) -> None:
+    with_password(alice.user)
+    places: set[int | None] = {acme.pk}
+    if case == "elsewhere":
+        umbrella = charlie.project.organization
+        Member.objects.create(organization=umbrella, user=alice.user, role=Role.VIEWER)
+        places.add(umbrella.pk)
+    elif case == "operator":
+        Member.objects.filter(user=alice.user).delete()
+        User.objects.filter(pk=alice.user.pk).update(is_staff=True)
+        places = {None}
+    page = f"/admin/auth/user/{alice.user.pk}/new-password/"
+    assert page in root.get(f"/admin/auth/user/{alice.user.pk}/change/").content.decode()
+    assert "/console/invitation/" not in root.get(page).content.decode()
+    shown = root.post(page)
+    assert "no-store" in shown.headers["cache-control"]
+    (link,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
+    made = AuditEntry.objects.filter(actor="root", action="made a link for a new password")
+    assert {each.organization_id for each in made} == places, "owners see it"
+    visitor = Client()
+    choose(visitor, link)
+    assert who(visitor) == "alice"
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+
+
+@pytest.mark.parametrize("case", ["sends mail", "own", "inactive", "invited"])
+def test_an_operator_gets_no_link_where_none_is_needed(
+    alice: Person, root: Client, settings: Settings, case: str
+) -> None:
+    person = with_password(alice.user)
+    if case == "sends mail":
+        settings.SENDS_EMAIL = True
+    elif case == "own":
+        person = User.objects.get(username="root")
+    elif case == "inactive":
+        User.objects.filter(pk=person.pk).update(is_active=False)
+    else:
+        User.objects.filter(pk=person.pk).update(password="!", last_login=None)
+    page = f"/admin/auth/user/{person.pk}"
+    assert f"{page}/new-password" not in root.get(f"{page}/change/").content.decode()
+    shown = root.post(f"{page}/new-password/", follow=True).content.decode()
+    assert "There is no link for" in shown
+    assert "/console/invitation/" not in shown
+
+
 @pytest.mark.parametrize("case", ["sends mail", "admin asks", "own"])
 def test_an_owner_gets_no_link_to_what_is_not_theirs(
     alice: Person, bob: Person, acme: Organization, settings: Settings, case: str

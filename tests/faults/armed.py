@@ -14,7 +14,7 @@ LEASE_MS = 1_500
 ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_QUEUE_TTL_MS": "2500"}
 """Of an installation whose failpoints strike: what is admitted and never queued is to be closed soon."""
 CARRIERS = {"admit": "web", "enqueue": "web", "view": "web"} | dict.fromkeys(
-    ("reaper", "dispatch", "deliver"), "reaper"
+    ("reaper", "watch", "dispatch", "deliver"), "reaper"
 )
 """The processes that pass the failpoints of this name; a worker passes the others."""
 ACTIONS = {"kill9": "kill9", "raise": "raise", "sleep": f"sleep:{LEASE_MS / 1_000 + 1}"}

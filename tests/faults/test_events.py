@@ -1,6 +1,8 @@
 """Events, whichever process is killed on their way: one of each threshold, and one message by its id."""
 
 import json
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +26,8 @@ AROUND_COMMITS = [
     "reaper.in_tx",
     "reaper.after_commit",
 ]
+AROUND_LOOKS = ["watch.in_tx", "watch.after_commit"]
+ON_THE_WAY = sorted({*OF_EVENTS} - {*AROUND_LOOKS})
 ADD_ENDPOINT = """
 from accounts.models import Organization
 from chatapi.notifications import webhooks
@@ -45,6 +49,19 @@ for scope, pk in owners:
             BudgetLimit.objects.create(scope=scope, scope_id=pk, period=period, soft_limit_nanodollars=limit)
             print(f"{scope}/{pk}/{period}")
             raise SystemExit
+"""
+# A key that is made a month before, and expires in two days.
+EXPIRE = """
+from datetime import timedelta
+from accounts.keys import create_key, get_or_create_project
+from accounts.models import APIKey
+from usage.database.clock import database_now
+now = database_now()
+key, _ = create_key(get_or_create_project("Tests", "default"), name="expires")
+APIKey.objects.filter(pk=key.pk).update(
+    created_at=now - timedelta(days=30), expires_at=now + timedelta(days=2)
+)
+print(key.pk)
 """
 EVENTS = """
 import json
@@ -100,7 +117,7 @@ def die(installation: Installation, bookkeeper: Bookkeeper, ask: Ask, failpoint:
     installation.shell(END_LEASES)
 
 
-@pytest.mark.parametrize("failpoint", [*AROUND_COMMITS, *OF_EVENTS])
+@pytest.mark.parametrize("failpoint", [*AROUND_COMMITS, *ON_THE_WAY])
 def test_each_threshold_is_one_event_and_one_message(
     installation: Installation,
     bookkeeper: Bookkeeper,
@@ -153,3 +170,29 @@ def test_low_credit_is_one_event_and_one_message(
     written = [pk for kind, _, period, _, pk in events(installation) if (kind, period) == (LOW, credited_usd)]
     assert received() == written
     assert len(written) == 1
+
+
+@pytest.mark.parametrize("failpoint", AROUND_LOOKS)
+def test_a_key_that_expires_soon_is_one_event_and_one_message(
+    installation: Installation, receiver: Receiver, secret: str, failpoint: str
+) -> None:
+    installation.end("reaper")
+    key_id = installation.shell(EXPIRE)
+    # A reaper looks as soon as it starts, which may be before it is ready.
+    command = [sys.executable, "manage.py", "serve", "--only", "reaper"]
+    installation.run("reaper", command, CHATAPI_FAILPOINTS=f"{failpoint}=kill9")
+    assert installation.processes["reaper"].wait(60) == -signal.SIGKILL
+
+    def written() -> list[str]:
+        return [pk for _, subject, _, _, pk in events(installation) if subject == f"key/{key_id}"]
+
+    assert len(written()) == (failpoint == "watch.after_commit")
+    installation.revive()
+
+    def received() -> list[str]:
+        found = [(message.id, content(message)["data"]) for message in receiver.messages]
+        return [each for each, data in found if data.get("key_id") == key_id]
+
+    wait_for(lambda: bool(received()), "the message")
+    assert received() == written()
+    assert len(written()) == 1

@@ -17,6 +17,7 @@ from usage.books.outbox import NewEvent
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
+from usage.failpoints import failpoint
 from usage.models import FAILED, Budget, Event, EventKind, HourlyUsage, LedgerCheck, Period, Scope
 from usage.models.budget_keys import OUTER_LIMIT
 from usage.notifications import missed
@@ -52,6 +53,7 @@ def without_known(events: Sequence[NewEvent]) -> list[NewEvent]:
 def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
     """Write what was found; an operation of `GroupCommit`."""
     outbox.write(now, [event for found in items for event in found])
+    failpoint("watch.in_tx")
     return [None for _ in items]
 
 

@@ -57,6 +57,7 @@ async def _look(commits: GroupCommit, find: watch.Find) -> None:
     now = await commits.read(database_now)
     if found := await commits.read(watch.look, now, find):
         await commits.write(watch.write, found)
+        failpoint("watch.after_commit")
 
 
 async def _delete_old(commits: GroupCommit) -> None:
