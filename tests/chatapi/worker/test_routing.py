@@ -146,13 +146,29 @@ def affinity(request: GenerationRequest, organization_id: int = 1) -> bytes | No
     return affinity_of(request, organization_id, len(requests.to_bytes(request)))
 
 
-def test_a_conversation_keeps_its_affinity_as_it_grows() -> None:
-    begin = [("system", LONG), ("user", "hello")]
+@pytest.mark.parametrize("begin", [
+    [("system", LONG), ("user", "hello")],
+    [("system", "Be brief."), ("user", LONG)],
+    [("user", LONG)],
+])  # fmt: skip
+def test_a_conversation_keeps_its_affinity_as_it_grows(begin: list[tuple[str, str]]) -> None:
     home = affinity(chat(*begin))
     assert home is not None
     assert affinity(chat(*begin, ("assistant", "hi"), ("user", "how are you?"))) == home
-    assert affinity(chat(begin[0], ("user", "good day"))) != home
     assert affinity(chat(*begin), organization_id=2) != home
+
+
+@pytest.mark.parametrize(("before", "is_shared"), [
+    ([LONG], True),
+    (["Be brief.", LONG], True),
+    (["é" * 2_048], True),
+    (["e" * 4_095], False),
+    (["Be brief."], False),
+])  # fmt: skip
+def test_questions_share_the_affinity_of_a_long_system_prompt(before: list[str], is_shared: bool) -> None:
+    system = [("system", text) for text in before]
+    one, two = (affinity(chat(*system, ("user", question + LONG))) for question in ("hello", "good day"))
+    assert (one == two) is is_shared
 
 
 def test_a_conversation_of_claude_code_keeps_its_affinity() -> None:
