@@ -129,6 +129,24 @@ def test_clients_do_not_notice_a_sick_fleet(installation: Installation) -> None:
     assert all(calls[name] < REQUESTS / 10 for name in ("slow", "hanging", "throttled")), figures
 
 
+def test_clients_do_not_notice_that_all_deployments_but_one_are_flaky(installation: Installation) -> None:
+    names = [f"often-fails-{number}" for number in range(5)]
+    for name in names:
+        installation.script(name, **FLEET["flaky"])
+    installation.script("never-fails")
+    load_model(
+        installation,
+        "flaky-fleet",
+        *(deployment(installation, name, f'upstream_model = "{name}"') for name in (*names, "never-fails")),
+    )
+    outcomes = ask_many(installation, "flaky-fleet", REQUESTS // 2, CLIENTS)
+    calls = {name: len(installation.calls(name)) for name in (*names, "never-fails")}
+    figures = f"{outcomes}, calls {calls}"
+    print(figures)
+    assert outcomes[200] >= SUCCESS * REQUESTS // 2, figures
+    assert sum(calls.values()) <= MOST_CALLS * REQUESTS // 2, figures
+
+
 def test_a_deployment_that_has_recovered_is_asked_again(installation: Installation) -> None:
     installation.script("recovers", status=503)
     installation.script("spare")

@@ -94,6 +94,18 @@ def test_one_that_is_ill_comes_last() -> None:
     assert names(router.in_order(routes)) == ["worse", "better"]
 
 
+async def test_one_that_is_flaky_comes_after_all_but_those_that_are_full_or_ill() -> None:
+    router, (flaky, well, full, ill) = (
+        Router(),
+        [route("flaky"), route("well", priority=1), route("full", max_concurrent=1), route("ill")],
+    )
+    for _ in range(2):
+        router.health.failed(flaky.key, router.health.begin(flaky.key), upstream_errors.UPSTREAM_FAILED)
+    router.health.failed(ill.key, router.health.begin(ill.key), upstream_errors.UNAVAILABLE)
+    with await router.place(full, 1):
+        assert names(router.in_order([ill, full, flaky, well])) == ["well", "flaky", "full", "ill"]
+
+
 # ---- affinity
 
 
