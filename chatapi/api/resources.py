@@ -161,10 +161,11 @@ class Timings(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """A try to get an answer: the model that was asked, and the code of the error, if it failed."""
+    """A try to get an answer: the model that was asked, the error's code if it failed, and its time."""
 
     model: str | None
     error: str | None
+    duration_ms: int
 
 
 class GenerationError(Struct, frozen=True):
@@ -320,7 +321,10 @@ def receipt(row: Generation) -> Receipt:
         net_usd=to_usd(net) if is_settled else None,
         net_nanodollars=net if is_settled else None,
         is_waived=row.is_waived,
-        attempts=[Attempt(each.model or None, each.error_code or None) for _, each in receipts.attempts(row)],
+        attempts=[
+            Attempt(each.model or None, each.error_code or None, each.duration_ms)
+            for _, each in receipts.attempts(row)
+        ],
         timings=_timings(row),
     )
 

@@ -70,7 +70,7 @@ async def produce(services: WorkerServices, run: Run, request: GenerationRequest
             if error.is_retryable:
                 plan.failed(step.route, error.failure)
             else:
-                plan.leave_model()
+                plan.leave_model(step.route)
         # The client may have left meanwhile.
         if run.stopped is not None:
             end = run.stopped

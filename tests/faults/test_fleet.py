@@ -129,6 +129,24 @@ def test_clients_do_not_notice_a_sick_fleet(installation: Installation) -> None:
     assert all(calls[name] < REQUESTS / 10 for name in ("slow", "hanging", "throttled")), figures
 
 
+def test_clients_do_not_notice_that_all_deployments_but_one_are_flaky(installation: Installation) -> None:
+    names = [f"often-fails-{number}" for number in range(5)]
+    for name in names:
+        installation.script(name, **FLEET["flaky"])
+    installation.script("never-fails")
+    load_model(
+        installation,
+        "flaky-fleet",
+        *(deployment(installation, name, f'upstream_model = "{name}"') for name in (*names, "never-fails")),
+    )
+    outcomes = ask_many(installation, "flaky-fleet", REQUESTS // 2, CLIENTS)
+    calls = {name: len(installation.calls(name)) for name in (*names, "never-fails")}
+    figures = f"{outcomes}, calls {calls}"
+    print(figures)
+    assert outcomes[200] >= SUCCESS * REQUESTS // 2, figures
+    assert sum(calls.values()) <= MOST_CALLS * REQUESTS // 2, figures
+
+
 def test_a_deployment_that_has_recovered_is_asked_again(installation: Installation) -> None:
     installation.script("recovers", status=503)
     installation.script("spare")
@@ -169,26 +187,37 @@ def test_clients_do_not_notice_that_a_models_deployments_are_all_dead(installati
     assert attempts <= MOST_CALLS * REQUESTS // 2, figures
 
 
-def test_requests_with_one_cache_key_go_to_one_deployment_from_all_workers(
-    installation: Installation,
+@pytest.mark.parametrize("shared", ["cache key", "beginning"])
+def test_requests_that_share_a_cache_go_to_one_deployment_from_all_workers(
+    installation: Installation, shared: str
 ) -> None:
-    names = [f"caches-{number}" for number in range(4)]
+    model = f"caches-by-{shared.replace(' ', '-')}"
+    names = [f"{model}-{number}" for number in range(4)]
     for name in names:
         installation.script(name)
     load_model(
         installation,
-        "caches",
+        model,
         *(deployment(installation, name, f'upstream_model = "{name}"') for name in names),
     )
     client = Client(installation.url, installation.keys["live"])
-    homes: defaultdict[str, set[str]] = defaultdict(set)
+
+    def ask(number: int) -> int:
+        title = f"document {number % 8}"
+        if shared == "cache key":
+            return client.complete(model, prompt_cache_key=title).status
+        texts = {"system": f"{title}: {'word ' * 1_000}", "user": f"question {number}"}
+        return client.complete(
+            model, messages=[{"role": role, "content": text} for role, text in texts.items()]
+        ).status
+
     with ThreadPoolExecutor(4) as threads:
-        keys = [f"conversation-{number % 8}" for number in range(64)]
-        answers = threads.map(lambda key: client.complete("caches", prompt_cache_key=key), keys)
-        assert {answer.status for answer in answers} == {200}
+        assert set(threads.map(ask, range(64))) == {200}
+    homes: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         for call in installation.calls(name):
-            homes[call["body"]["prompt_cache_key"]].add(name)
+            body = call["body"]
+            homes[body.get("prompt_cache_key") or body["messages"][0]["content"]].add(name)
     assert [len(each) for each in homes.values()] == [1] * 8
     assert len(set.union(*homes.values())) > 1
 

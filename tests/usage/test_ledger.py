@@ -13,7 +13,7 @@ from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
 from usage.books import ledger, receipts
 from usage.books.idempotency import Idempotency
-from usage.books.settlement import Attempt
+from usage.books.settlement import MAX_LOGGED_ATTEMPTS, Attempt
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens
@@ -374,22 +374,25 @@ def test_another_request_with_the_key_of_a_refused_one_does_not_get_its_figures(
 
 
 def test_attempts_are_logged_where_one_failed(key: APIKey, ask: Ask) -> None:
-    first, second, third = ask(), ask(), ask()
-    ledger.admit(NOW, [first, second, third])
+    first, second, third, fourth = asked = [ask() for _ in range(4)]
+    ledger.admit(NOW, asked)
     failed, done = Attempt("gone", "upstream_timeout", 3_000), Attempt("there", "", 90)
+    most = MAX_LOGGED_ATTEMPTS
     ledger.settle(
         NOW,
         [
             completed(run(first), attempts=2, attempt_log=[failed, done]),
             completed(run(second), attempts=1, attempt_log=[done]),
-            completed(run(third), attempts=10, attempt_log=[*[failed] * 9, done]),
+            completed(run(third), attempts=12, attempt_log=[*[failed] * 11, done]),
+            completed(run(fourth), attempts=most + 2, attempt_log=[*[failed] * (most + 1), done]),
         ],
     )
-    logs = [receipts.attempts(Generation.objects.get(pk=each.id)) for each in (first, second, third)]
+    logs = [receipts.attempts(Generation.objects.get(pk=each.id)) for each in asked]
     assert logs == [
         [(1, failed), (2, done)],
         [],
-        [*((number, failed) for number in range(3, 10)), (10, done)],
+        [*((number, failed) for number in range(1, 12)), (12, done)],
+        [*((number, failed) for number in range(3, most + 2)), (most + 2, done)],
     ]
 
 

@@ -24,8 +24,9 @@ from usage.models.budget_keys import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
-# The last attempts are kept, because the one that answered is among them.
-MAX_LOGGED_ATTEMPTS = 8
+# The last attempts are kept, because the one that answered is among them. These are all of them unless nine
+# models, one and its fallbacks, have more than 54 deployments that fail, beside ten repetitions.
+MAX_LOGGED_ATTEMPTS = 64
 
 
 @dataclass(frozen=True, slots=True)

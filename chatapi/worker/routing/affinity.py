@@ -1,13 +1,13 @@
 """Names what requests share that an upstream may have cached: a key, or the beginning of the prompt."""
 
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.messages import Message, UserMessage, texts
+from chatapi.wire.messages import UserMessage, texts
 from chatapi.wire.prompts import Messages, Texts
 
-# A request in JSON that is shorter has a prompt that is not worth caching: about 1,024 tokens.
+# A prompt that is shorter is not worth caching: about 1,024 tokens.
 LONG_BYTES = 4 << 10
 # The most messages, texts and characters of a text that are read of a beginning: an event loop reads them.
 MAX_MESSAGES = 8
@@ -18,7 +18,8 @@ MAX_CHARS = 2 << 10
 def affinity_of(request: GenerationRequest, organization_id: int, request_bytes: int) -> bytes | None:
     """Return a digest that requests with the same cached prompt share; None if there is nothing to cache.
 
-    A conversation keeps its digest as it grows: the messages up to the first one of the user.
+    That is the beginning before the first message of the user, if it is long: different questions share its
+    cache. Else this message is a part of it, so that a conversation keeps its digest as it grows.
     """
     if request.prompt_cache_key:
         parts = ["key", request.prompt_cache_key]
@@ -36,9 +37,12 @@ def _beginning(request: GenerationRequest) -> list[str]:
         return list(islice(prompt.texts(), 1))
     if not isinstance(prompt, Messages):
         return []
-    beginning: list[Message] = []
+    beginning: list[str] = []
     for message in prompt.messages[:MAX_MESSAGES]:
-        beginning.append(message)
-        if isinstance(message, UserMessage):
+        is_question = isinstance(message, UserMessage)
+        if is_question and sum(len(text[:LONG_BYTES].encode()) for text in beginning) >= LONG_BYTES:
             break
-    return list(islice(chain.from_iterable(map(texts, beginning)), MAX_TEXTS))
+        beginning += islice(texts(message), MAX_TEXTS - len(beginning))
+        if is_question:
+            break
+    return beginning

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 # three failures in a row, or when about half of the attempts fail.
 LAST_ATTEMPT = 0.2
 MAX_FAILURE_RATE = 0.45
+# Above this failure rate, after two failures in a row for instance, a deployment is flaky: others come before
+# it, except for one request every REST_S.
+FLAKY_RATE = 0.25
+REST_S = 20.0
 # The first cool-down; each further one is twice as long, up to the maximum.
 COOL_DOWN_S = 2.0
 MAX_COOL_DOWN_S = 30.0
@@ -54,7 +58,8 @@ class _Deployment:
     cooled_at: float = float("-inf")
     cools_until: float = float("-inf")
     may_probe: bool = False
-    probed_at: float = float("-inf")
+    asked_at: float = float("-inf")
+    """When the last attempt began, if one has failed before."""
 
 
 class Health:
@@ -74,14 +79,24 @@ class Health:
         if now < known.cools_until:
             return False
         is_alone = now - self._exchanged_at > ALONE_AFTER_S
-        return known.may_probe or (is_alone and now - known.probed_at > PROBE_S)
+        return known.may_probe or (is_alone and now - known.asked_at >= PROBE_S)
+
+    def is_flaky(self, key: str) -> bool:
+        """Return whether attempts fail so often that others should be asked before the deployment.
+
+        During and after a cool-down, `is_healthy` alone decides.
+        """
+        known = self._deployments.get(key)
+        if known is None or known.cool_downs or known.failure_rate <= FLAKY_RATE:
+            return False
+        return time.monotonic() - known.asked_at < REST_S
 
     def begin(self, key: str) -> float:
         """Return the time at which an attempt begins; if the deployment is half open, this is its probe."""
         now = time.monotonic()
         known = self._deployments.get(key)
-        if known is not None and known.cool_downs:
-            known.may_probe, known.probed_at = False, now
+        if known is not None:
+            known.may_probe, known.asked_at = False, now
         return now
 
     def succeeded(self, key: str, began_at: float) -> None:

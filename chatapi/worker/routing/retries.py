@@ -13,8 +13,8 @@ from chatapi.worker.routing.router import Router
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
 BURST = 10.0
-# The most that attempts at healthy deployments may owe: when a deployment dies, all requests that wait for it
-# go elsewhere in the same moment.
+# The most that attempts may owe which take over the load of a deployment that cools down: when it dies, all
+# requests that wait for it go elsewhere in the same moment.
 MAX_DEBT = 1_000.0
 # The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
 # as before.
@@ -94,7 +94,7 @@ class AttemptPlan:
         """When the first attempt was begun; None before it."""
         self._began_at = 0.0
         self._repetitions = 0
-        self._has_failed = False
+        self._last_failed: Route | None = None
 
     def next(self) -> Step | None:
         """Return the next attempt; None if there is none, or the budget does not allow it."""
@@ -112,16 +112,16 @@ class AttemptPlan:
     def failed(self, route: Route, failure: Failed) -> None:
         """Remember a failure that another attempt may cure."""
         now = time.monotonic()
-        self._has_failed = True
+        self._last_failed = route
         self._failures.pop(route.key, None)
         if failure.code in TRANSIENT:
             not_before = now + (failure.retry_after_ms or 0) / 1_000
             not_after = self._give_up_at[route.key] - (now - self._began_at)
             self._failures[route.key] = _Failure(not_before, not_after)
 
-    def leave_model(self) -> None:
-        """Remember a failure that every deployment of the model whose turn it is would repeat."""
-        self._has_failed = True
+    def leave_model(self, route: Route) -> None:
+        """Remember a failure that every deployment of the route's model, whose turn it is, would repeat."""
+        self._last_failed = route
         self._turn_to_next_model()
 
     def _turn_to_next_model(self) -> None:
@@ -145,16 +145,19 @@ class AttemptPlan:
     def _step_to_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
 
-        A healthy deployment may be asked even if the budget is used up, down to `-MAX_DEBT`: it takes over
-        the load of a deployment that fails.
+        A healthy deployment may be asked even if the budget is used up, down to `-MAX_DEBT`, if it takes over
+        the load of a deployment that cools down, or of another model.
         Until an attempt has failed it needs no budget: the deployments before it had no room.
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]
         now = time.monotonic()
         is_first = self._first_at is None
-        is_healthy = self._router.health.is_healthy(route.key)
-        is_free = is_first or (is_healthy and not self._has_failed)
-        if not is_free and not self._budgets.spend(self._model, MAX_DEBT if is_healthy else 0.0):
+        health, last = self._router.health, self._last_failed
+        is_healthy = health.is_healthy(route.key)
+        is_free = is_first or (is_healthy and last is None)
+        takes_over = last is not None and (route.model != last.model or not health.is_healthy(last.key))
+        max_debt = MAX_DEBT if is_healthy and takes_over else 0.0
+        if not is_free and not self._budgets.spend(self._model, max_debt):
             return None
         self._fresh.remove(route)
         self._began_at = now

@@ -1,7 +1,7 @@
 """Orders the deployments of a request, and gives it a place at one of them.
 
-In this order count: health, room below `max_concurrent`, priority, requests in flight, and a draw by weight,
-which is the same for requests that an upstream may have cached (`affinity.py`).
+In this order count: health, room below `max_concurrent`, flakiness, priority, requests in flight, and a draw
+by weight, which is the same for requests that an upstream may have cached (`affinity.py`).
 """
 
 import math
@@ -90,7 +90,7 @@ class Router:
         lightest = min(route.weight for route in routes)
         crowd = math.inf if affinity is None else self._crowd(routes)
 
-        def order(route: Route) -> tuple[bool, bool, int, int, float]:
+        def order(route: Route) -> tuple[bool, bool, bool, int, int, float]:
             # Rounds, in each of which a deployment gets as many requests as its weight says. Within a round
             # the draw decides, so that the weights are the shares also of requests that come one by one.
             rounds = self.in_flight[route.key] * lightest // route.weight
@@ -99,10 +99,11 @@ class Router:
             else:
                 drawn = _hashed(affinity, route.key)
                 rounds = rounds if self.in_flight[route.key] > crowd * route.weight else 0
-            is_unhealthy = not self.health.is_healthy(route.key)
+            is_unhealthy, is_flaky = not self.health.is_healthy(route.key), self.health.is_flaky(route.key)
             # Efraimidis and Spirakis: u^(1/w) draws without replacement in proportion to the weights. With a
             # hash as u, this is rendezvous hashing.
-            return is_unhealthy, self.is_full(route), route.priority, rounds, -(drawn ** (1 / route.weight))
+            last = -(drawn ** (1 / route.weight))
+            return is_unhealthy, self.is_full(route), is_flaky, route.priority, rounds, last
 
         return sorted(routes, key=order)
 

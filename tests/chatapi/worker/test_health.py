@@ -10,7 +10,7 @@ from chatapi.redis_client import connect
 from chatapi.wire.deltas import Failed
 from chatapi.wire.upstream import upstream_errors
 from chatapi.worker.routing import health as health_module
-from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, CoolDown, Health
+from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, REST_S, CoolDown, Health
 from chatapi.worker.routing.router import Router
 from chatapi.worker.routing.shared_cool_downs import exchange
 from tests.chatapi.worker.processes import Valkey
@@ -69,6 +69,23 @@ def test_other_failures_need_to_be_half_of_the_last_attempts(clock: Clock) -> No
     for _ in range(3):
         fail(health, upstream_errors.UPSTREAM_FAILED)
     assert not health.is_healthy(KEY)
+    clock.now_s += COOL_DOWN_S
+    assert health.is_healthy(KEY)
+    assert not health.is_flaky(KEY), "its probe does not wait"
+
+
+def test_a_flaky_deployment_rests_between_two_requests_until_it_is_better(clock: Clock) -> None:
+    health = Health()
+    fail(health, upstream_errors.UPSTREAM_FAILED)
+    assert not health.is_flaky(KEY), "one failure moves no requests"
+    fail(health, upstream_errors.UPSTREAM_FAILED)
+    for _ in range(2):
+        assert health.is_flaky(KEY)
+        assert health.is_healthy(KEY)
+        clock.now_s += REST_S
+        assert not health.is_flaky(KEY)
+        succeed(health)
+    assert not health.is_flaky(KEY)
 
 
 def test_after_its_cool_down_one_probe_decides(clock: Clock) -> None:

@@ -95,6 +95,18 @@ def test_one_that_is_ill_comes_last() -> None:
     assert names(router.in_order(routes)) == ["worse", "better"]
 
 
+async def test_one_that_is_flaky_comes_after_all_but_those_that_are_full_or_ill() -> None:
+    router, (flaky, well, full, ill) = (
+        Router(),
+        [route("flaky"), route("well", priority=1), route("full", max_concurrent=1), route("ill")],
+    )
+    for _ in range(2):
+        router.health.failed(flaky.key, router.health.begin(flaky.key), upstream_errors.UPSTREAM_FAILED)
+    router.health.failed(ill.key, router.health.begin(ill.key), upstream_errors.UNAVAILABLE)
+    with await router.place(full, 1):
+        assert names(router.in_order([ill, full, flaky, well])) == ["well", "flaky", "full", "ill"]
+
+
 # ---- affinity
 
 
@@ -147,13 +159,29 @@ def affinity(request: GenerationRequest, organization_id: int = 1) -> bytes | No
     return affinity_of(request, organization_id, len(requests.to_bytes(request)))
 
 
-def test_a_conversation_keeps_its_affinity_as_it_grows() -> None:
-    begin = [("system", LONG), ("user", "hello")]
+@pytest.mark.parametrize("begin", [
+    [("system", LONG), ("user", "hello")],
+    [("system", "Be brief."), ("user", LONG)],
+    [("user", LONG)],
+])  # fmt: skip
+def test_a_conversation_keeps_its_affinity_as_it_grows(begin: list[tuple[str, str]]) -> None:
     home = affinity(chat(*begin))
     assert home is not None
     assert affinity(chat(*begin, ("assistant", "hi"), ("user", "how are you?"))) == home
-    assert affinity(chat(begin[0], ("user", "good day"))) != home
     assert affinity(chat(*begin), organization_id=2) != home
+
+
+@pytest.mark.parametrize(("before", "is_shared"), [
+    ([LONG], True),
+    (["Be brief.", LONG], True),
+    (["é" * 2_048], True),
+    (["e" * 4_095], False),
+    (["Be brief."], False),
+])  # fmt: skip
+def test_questions_share_the_affinity_of_a_long_system_prompt(before: list[str], is_shared: bool) -> None:
+    system = [("system", text) for text in before]
+    one, two = (affinity(chat(*system, ("user", question + LONG))) for question in ("hello", "good day"))
+    assert (one == two) is is_shared
 
 
 def test_a_conversation_of_claude_code_keeps_its_affinity() -> None:
