@@ -303,9 +303,11 @@ def test_an_organizations_people_sign_in_at_its_provider(
     page.goto(at(service, f"/console/{organization}/settings"))
     page.get_by_role("link", name="Sign-in settings").click()
     assert flaws(page) == []
+    callback = page.get_by_label("The redirect URL to enter at the provider").input_value()
+    client_id, secret = provider.register(callback)
     page.get_by_label("Issuer").fill(provider.issuer)
-    page.get_by_label("Client id").fill("chatapi")
-    page.get_by_label("Client secret").fill("secret")
+    page.get_by_label("Client id").fill(client_id)
+    page.get_by_label("Client secret").fill(secret)
     page.get_by_label("Groups claim").fill("groups")
     page.get_by_label("Roles of groups").fill("admins = admin\nowners = owner")
     page.get_by_role("button", name="Save", exact=True).last.click()

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import Organization
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from tests.installation import free_port, wait_for
 
-SECRET = "the-clients-secret"
 SERVE = """
 import sys
 import flask
@@ -24,7 +24,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import run_simple
 port, certificate, key = sys.argv[1:]
-app = oidc_provider_mock.app()
+app = oidc_provider_mock.app(require_client_registration=True)
 # The issuer's name has the path of the realm.
 app.request_class = type("Request", (flask.Request,), {"host_url": property(lambda self: self.root_url)})
 # The second one is for paths with two slashes, which most servers take for others.
@@ -82,6 +82,17 @@ class Provider:
         except requests.ConnectionError:
             return False
 
+    def register(self, callback: str) -> tuple[str, str]:
+        """Register a client that may send people back to this URL; return its id and its secret."""
+        # The provider's description leaves out how a client sends its secret; django-allauth then posts it.
+        client = {"redirect_uris": [callback], "token_endpoint_auth_method": "client_secret_post"}
+        answer = requests.post(
+            f"{self.issuer}/oauth2/clients", json=client, verify=str(self.certificate), timeout=10
+        )
+        answer.raise_for_status()
+        made = answer.json()
+        return made["client_id"], made["client_secret"]
+
     def knows(self, sub: str, **claims: Any) -> None:
         """Give the provider a person."""
         answer = requests.put(
@@ -102,7 +113,9 @@ class Provider:
 def offer(organization: Organization, provider: Provider, domain: str, **changes: Any) -> IdentityProvider:
     """Let the organization's people of an approved domain sign in at the provider."""
     EmailDomain.objects.create(organization=organization, domain=domain, approved_at=timezone.now())
-    row = IdentityProvider(organization=organization, issuer=provider.issuer, client_id="chatapi", **changes)
-    row.enter_secret(SECRET)
+    callback = reverse("openid_connect_callback", args=[organization.pk])
+    client_id, secret = provider.register(f"http://testserver{callback}")
+    row = IdentityProvider(organization=organization, issuer=provider.issuer, client_id=client_id, **changes)
+    row.enter_secret(secret)
     row.save()
     return row

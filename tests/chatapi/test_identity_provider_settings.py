@@ -22,9 +22,10 @@ from accounts.sign_in import attempts, fetching, providers
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from tests.admin_pages import client_of
 from tests.cast import Person
-from tests.chatapi.identity_provider import SECRET, Provider, offer
+from tests.chatapi.identity_provider import Provider, offer
 from tests.chatapi.signing_in import sign_in
 
+SECRET = "the-clients-secret"
 TRICKLING_S = 10
 pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
 
@@ -100,7 +101,7 @@ def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
     row = offer(acme, provider, "acme.example", used_at=timezone.now())
     SocialAccount.objects.create(provider=str(row.pk), uid="18", user=alice.user)
     client, path = client_of(alice.user), settings_of(acme)
-    sent = {"issuer": provider.issuer, "client_id": "chatapi", "is_required": "on"}
+    sent = {"issuer": provider.issuer, "client_id": row.client_id, "is_required": "on"}
     assert client.post(path, sent).status_code == 302
     assert IdentityProvider.objects.get().is_required
     assert client.post(path, sent | {"client_id": "other"}).status_code == 400
@@ -125,7 +126,7 @@ def test_a_sign_in_that_goes_on_leaves_no_account_of_the_provider_before(
 
     with ThreadPoolExecutor(1) as others:
         with transaction.atomic():
-            providers.lock(row.pk, {"iss": row.issuer, "aud": "chatapi"})
+            providers.lock(row.pk, {"iss": row.issuer, "aud": row.client_id})
             SocialAccount.objects.create(provider=str(row.pk), uid="19", user=alice.user)
             changed = others.submit(change)
             wait([changed], timeout=0.5)

@@ -158,6 +158,14 @@ def test_a_domain_counts_only_after_its_approval(provider: Provider, acme: Organ
     assert Client().post(SIGN_IN, {"username": "erin@acme.example"}).context["provider"] is None
 
 
+def test_a_wrong_secret_signs_nobody_in(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    row.enter_secret("of another client")
+    row.save()
+    assert "did not sign you in. Try again, or ask" in refused(provider, row, "19", email="erin@acme.example")
+    assert not User.objects.exists()
+
+
 @pytest.mark.parametrize("rights", ["is_staff", "is_superuser"])
 def test_no_provider_signs_an_operator_in(provider: Provider, acme: Organization, rights: str) -> None:
     row = offer(acme, provider, "acme.example", default_role="viewer")
