@@ -4,12 +4,16 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.decorators import display
 
 from accounts import access, roles
 from accounts.models import Project, Role
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.catalog_forms import ProjectForm
+from chatapi.pages.theme import link
+from usage.pages.links import page_url
 
 
 @admin.register(Project)
@@ -18,7 +22,8 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     form = ProjectForm
     nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
-    list_display = ["name", "organization", "is_active", "created_at"]
+    change_form_outer_before_template = "chatapi/project_overview.html"
+    list_display = ["name", "organization", "is_active", "created_at", "overview"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]
     search_fields = ["name", "organization__name"]
@@ -41,6 +46,11 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         above = [role for role in Role if roles.is_above(role, own)]
         has_key_above = obj.api_keys.filter(is_admin=True, revoked_at=None, manages_as__in=above).exists()
         return ["organization", "is_active"] if has_key_above else ["organization"]
+
+    @display(description="Overview")
+    def overview(self, row: Project) -> SafeString:
+        url = page_url("index", {"project": row.pk, "group": "key"})
+        return link(url, "Overview", f"Overview of {row.name}")
 
     def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
         """Save the project, and what follows from its switches."""

@@ -177,7 +177,16 @@ def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person
     )
 
 
-# ---- where one is
+# ---- where one is, and what leads on
+
+
+def test_a_project_leads_to_its_own_overview(root: Any, alice: Person) -> None:
+    url = f'href="/admin/?project={alice.project.pk}&amp;group=key"'
+    for path in ("", f"{alice.project.pk}/change/"):
+        page = root.get(f"/admin/accounts/project/{path}").content.decode()
+        assert page.count(url) == 1, path
+    assert 'aria-label="Overview of default"' in root.get("/admin/accounts/project/").content.decode()
+    assert "group=key" not in root.get("/admin/accounts/project/add/").content.decode()
 
 
 def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
