@@ -251,7 +251,6 @@ CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": _SELF,
         # The admin's theme writes its colours into the page; no page has inline scripts.
-        # PagePolicyMiddleware adds 'unsafe-eval' to the admin's pages only.
         "script-src": ["'self'"],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],

@@ -101,23 +101,12 @@ class FormAddressMiddleware(MiddlewareMixin):
 
 
 class PagePolicyMiddleware(MiddlewareMixin):
-    """Sets which content the admin's and the console's pages may load: the first need more, the second less.
-
-    The admin's scripts may evaluate the expressions that django-unfold writes for Alpine.js. Alpine's build
-    for strict policies (@alpinejs/csp) does not run them: they call global functions such as `theme()` and
-    `searchCommand()`, and have several statements.
-    """
+    """Narrows which content the console's and the documentation's pages may load."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Widen the policy of the admin's pages, and narrow that of the console and the documentation.
-
-        These attributes are those that django-csp's decorators set.
-        """
-        if not response.get("content-type", "").startswith("text/html"):
-            return response
-        if request.path_info.startswith("/admin/"):
-            response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]
-        elif is_console_page(request.path_info) or is_docs_page(request.path_info):
+        """Replace the policy, by the attribute that django-csp's decorators set."""
+        is_page = response.get("content-type", "").startswith("text/html")
+        if is_page and (is_console_page(request.path_info) or is_docs_page(request.path_info)):
             own = ["script-src", "style-src", "img-src", "connect-src"]
             response._csp_replace = {  # type: ignore[attr-defined]
                 "default-src": ["'none'"],

@@ -59,7 +59,11 @@ THEME: dict[str, Any] = {
     ],
     # They fix contrasts and accessible names of the theme.
     "STYLES": [lambda request: static("chatapi/admin.css")],
-    "SCRIPTS": [lambda request: static("chatapi/admin.js"), lambda request: static("chatapi/suggest.js")],
+    "SCRIPTS": [
+        lambda request: static("chatapi/admin_components.js"),
+        lambda request: static("chatapi/admin.js"),
+        lambda request: static("chatapi/suggest.js"),
+    ],
     # An object's history links to the audit log.
     "SHOW_HISTORY": lambda request: request.user.has_perm("audit.view_auditentry"),
     "SHOW_VIEW_ON_SITE": False,

@@ -224,6 +224,51 @@ def test_the_feed_is_for_staff_of_this_origin_only(
     operator.close()
 
 
+def test_the_side_menu_stays_as_it_was_left(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/")
+    switch, menu = page.get_by_text("dock_to_right").first, page.locator("#nav-sidebar")
+    for is_open in (False, True):
+        switch.click()
+        expect(menu).to_be_visible(visible=is_open)
+        page.reload()
+        expect(menu).to_be_visible(visible=is_open)
+
+
+def test_the_search_of_pages_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/")
+    field = page.locator("#search-input-command")
+    page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(field).to_be_hidden()
+    page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
+    page.keyboard.type("projects")
+    expect(page.locator("#command-results li").first).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/admin/accounts/project/")
+
+
+def test_a_list_has_filters_and_actions_and_asks_back(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/accounts/apikey/")
+    filters = page.locator("#changelist-filter")
+    page.locator("a", has_text="Filters").click()
+    expect(filters).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(filters).to_be_hidden()
+    run = page.get_by_role("button", name="Run")
+    page.get_by_role("checkbox").nth(1).check()
+    expect(run).to_be_hidden()
+    page.locator("select[name=action]").select_option("disable_selected")
+    expect(run).to_be_visible()
+    page.locator("#result_list a", has_text="live").first.click()
+    page.get_by_role("link", name="Disable").click()
+    expect(page.get_by_role("heading", name="Disable this key?")).to_be_visible()
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.get_by_role("heading", name="Disable this key?")).to_be_hidden()
+
+
 def test_the_account_menu_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/")
     opener, menu = page.locator(".user-menu > button"), page.get_by_role("navigation", name="Your account")

@@ -1,0 +1,30 @@
+// The components of the admin's pages. Alpine's build without eval finds no global function from a page's attributes.
+
+// The menu at the side and the tabs of a form, whose first tab is named.
+function adminPage(firstTab) {
+  return {
+    activeTab: firstTab && (getCurrentTab() || firstTab),
+    sidebarMobileOpen: false,
+    sidebarDesktopOpen: localStorage.getItem("sidebarDesktopOpen") !== "0",
+    // The theme's forms read it to keep the tab in the URL.
+    window: { location: { pathname: location.pathname, search: location.search } },
+    init() {
+      this.$watch("sidebarDesktopOpen", (isOpen) => localStorage.setItem("sidebarDesktopOpen", isOpen ? "1" : "0"));
+    },
+  };
+}
+
+// The menu of one's account.
+function userMenu() {
+  return {
+    openUserLinks: false,
+    leave() {
+      this.openUserLinks = false;
+      this.$refs.opener.focus();
+    },
+  };
+}
+
+document.addEventListener("alpine:init", () => {
+  for (const component of [theme, searchForm, searchCommand, adminPage, userMenu]) Alpine.data(component.name, component);
+});
