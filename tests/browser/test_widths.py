@@ -140,10 +140,9 @@ SHORT_KEY = """
 from accounts.keys import create_key, get_or_create_project
 create_key(get_or_create_project("Donaudampfschifffahrtsgesellschaft", "Kundenservice"), name="key 199")
 """
-WIDE_KEY = """
-from accounts.models import APIKey
-APIKey.objects.filter(name="produktionsschluessel_des_chatbots").update(public="WWWM" * 3)
-"""
+WIDEST_LETTERS = """(links) => {
+  for (const link of links) link.textContent = link.textContent.replace(/ck_live_.{4}/, "ck_live_WWWM");
+}"""
 # Whether the key in parentheses at the end of a text is in one line.
 ENDS_WHOLE = """(element) => {
   const text = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
@@ -168,9 +167,9 @@ def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installat
         field = page.locator("#searchbar")
         field.fill(field.get_attribute("placeholder") or "")
         assert field.evaluate("(field) => field.scrollWidth <= field.clientWidth"), model
-    installation.shell(WIDE_KEY)
     page.goto(f"{installation.url}/admin/")
     keys = page.locator(".panel", has=page.get_by_role("heading", name="Top keys"))
+    keys.locator("tbody .who a").evaluate_all(WIDEST_LETTERS)
     expect(keys).to_contain_text("WWWM…")
     keys.locator("td.num").evaluate_all(MANY_REQUESTS_OF_KEYS)
     for link in keys.locator("tbody .who a").all():
