@@ -21,7 +21,7 @@ from chatapi.notifications.models import WebhookEndpoint
 from chatapi.response_store import Content
 from usage.books import credit, outbox
 from usage.database.clock import database_now
-from usage.models import BudgetLimit, EventKind, Generation, LedgerEntry, Price
+from usage.models import BudgetLimit, EventKind, Generation, LedgerEntry, Price, SpendAlert
 from usage.payment.models import Payment
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
@@ -89,6 +89,7 @@ def furnish(project: Project, owner: User) -> None:
     for place in (None, organization):
         webhooks.add(WebhookEndpoint(organization=place, url="https://bench.example.com"))
     Payment.objects.create(organization=organization, amount_cents=1_000, requested_by="bench")
+    SpendAlert.objects.create(organization=organization, threshold_nanodollars=10**12, recipients=[owner.pk])
     EmailDomain.objects.create(organization=organization, domain="bench.example")
     IdentityProvider.objects.create(organization=organization)
     Group.objects.create(name="bench")
@@ -171,7 +172,7 @@ def _values(key: APIKey) -> dict[str, Any]:
         "organization_id": project.organization_id, "project_id": project.pk, "key_id": key.pk,
         "generation_id": str(Generation.objects.filter(api_key=key).latest("admitted_at")),
         "response_id": first(StoredResponse), "entry_id": first(LedgerEntry),
-        "price_id": first(Price), "limit_id": first(BudgetLimit),
+        "price_id": first(Price), "limit_id": first(BudgetLimit), "alert_id": first(SpendAlert),
         "deployment_id": first(Deployment), "endpoint_id": first(WebhookEndpoint, **of_organization),
         "domain_id": first(EmailDomain, **of_organization), "member_id": first(Member, **of_organization),
         "model": MODEL, "period": f"{database_now():%Y-%m}",

@@ -330,7 +330,7 @@ async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAIC
         writer.close()
 
     async with tcp_server(answer) as address:
-        url, hasty = f"http://{address}", Timeouts(first_delta_ms=300)
+        url, hasty = f"http://{address}", Timeouts(first_delta_ms=1_500)
         calls = [asyncio.create_task(failed(engine, plain_call(url))) for _ in range(2)]
         await two_are_sent.wait()
         calls.append(asyncio.create_task(failed(engine, plain_call(url, timeouts=hasty))))
