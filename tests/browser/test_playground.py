@@ -131,6 +131,27 @@ def test_the_playground_shows_what_a_model_thinks_and_the_cost_of_it(
     expect(part(page, "thoughts")).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    ("protocol", "marker"),
+    [("chat", "reasoning_tokens=4 tokens=5"), ("chat", "tool_calls=1"), ("completions", "tokens=5")],
+)
+def test_of_several_choices_the_first_is_shown(
+    page: Page, installation: Installation, ids: dict[str, int], protocol: str, marker: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill(f"hello [sandbox {marker}]")
+    page.get_by_text("Parameters", exact=True).click()
+    shown = []
+    for count in (1, 2):
+        page.get_by_label("other parameters").fill(json.dumps({"n": count}))
+        page.get_by_role("button", name="Send").click()
+        expect(part(page, "frames")).to_contain_text(f'"index":{count - 1}', timeout=15_000)
+        expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+        shown.append([part(page, name).text_content() for name in ("thoughts", "answer")])
+    assert shown[0] == shown[1]
+
+
 def test_an_answer_that_fails_on_its_way_is_not_complete(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:

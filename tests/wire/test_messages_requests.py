@@ -86,6 +86,7 @@ def change(kind: str, **tool: Any) -> dict[str, Any]:
     return {"type": f"tool_{kind}", "tool": {"type": "tool_reference", "name": "get_weather"} | tool}
 
 
+CHANGE = turn(change("addition"), role="system")
 CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "a string": ([USER], [USER]),
     "nothing": ([turn(""), turn("", role="system")], [turn("")]),
@@ -221,6 +222,14 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
             turn(text("be brief"), change("addition"), role="system"),
         ],
         [turn("a"), assistant("b"), turn("c"), turn("be brief", role="system")],
+    ),
+    "changes of the tools inside a turn": (
+        [turn("a"), CHANGE, turn("b"), assistant(use("1")), CHANGE, turn(result("1", content="sunny"))],
+        [
+            turn(text("a"), text("b")),
+            {"role": "assistant", "content": None, "tool_calls": [call("1")]},
+            {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+        ],
     ),
 }
 
@@ -455,6 +464,8 @@ def test_a_remote_picture_has_the_clients_path() -> None:
             "messages[0].content[0].title",
         ),
         ({"messages": [USER, assistant("pre")]}, "messages[1].role"),
+        ({"messages": [USER, assistant("pre"), CHANGE]}, "messages[1].role"),
+        ({"messages": [CHANGE], "system": "s"}, "messages"),
         ({"messages": [USER, assistant(use("1")), USER]}, "messages[1].content"),
         (
             {"messages": [USER, assistant(use("1")), turn("x", role="system"), turn(result("1"))]},

@@ -563,6 +563,13 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
             "tools[0].description",
         ),
         ({"tools": [SPACE | {"tools": many_functions(1_000)}, *many_functions(25)]}, "tools"),
+        (
+            {
+                "tools": many_functions(1_000),
+                "input": [{"type": "additional_tools", "tools": [{"type": "web_search"}] * 25}, HELLO],
+            },
+            "input[0].tools",
+        ),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         (
             {"tools": [FUNCTION], "input": [{"type": "additional_tools", "tools": [FUNCTION]}, HELLO]},

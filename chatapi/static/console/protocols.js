@@ -10,6 +10,9 @@
 
 const DEFAULT_MAX_TOKENS = 1024; // Of Messages, which require a number.
 
+// Of several choices, whose pieces come in turns, the first is shown.
+const firstChoice = ({ choices }) => choices?.find((each) => each.index === 0);
+
 const jsonSchema = (schema) => ({ type: "json_schema", name: "answer", strict: true, schema });
 
 function chatMessages({ role, content, calls }) {
@@ -43,11 +46,16 @@ function messagesTurns({ role, content, calls }) {
   return [{ role, content: [...said, ...called] }, { role: "user", content: results }];
 }
 
-function chatCalls({ choices }) {
-  const pieces = choices?.[0]?.delta?.tool_calls ?? [];
+function chatCalls(event) {
+  const pieces = firstChoice(event)?.delta?.tool_calls ?? [];
   return pieces
     .filter((each) => each.function)
     .map(({ index, id, function: its }) => ({ key: index, id, name: its.name, arguments: its.arguments }));
+}
+
+function chatText(event) {
+  const delta = firstChoice(event)?.delta;
+  return delta?.content ?? delta?.refusal ?? "";
 }
 
 function responsesText({ type, delta }) {
@@ -88,8 +96,8 @@ export const PROTOCOLS = {
       stream: true,
       stream_options: { include_usage: true },
     }),
-    thought: ({ choices }) => choices?.[0]?.delta?.reasoning_content ?? "",
-    text: ({ choices }) => choices?.[0]?.delta?.content ?? choices?.[0]?.delta?.refusal ?? "",
+    thought: (event) => firstChoice(event)?.delta?.reasoning_content ?? "",
+    text: chatText,
     calls: chatCalls,
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,
@@ -155,7 +163,7 @@ export const PROTOCOLS = {
       stream_options: { include_usage: true },
     }),
     thought: () => "", // Text completions leave the reasoning out.
-    text: (event) => event.choices?.[0]?.text ?? "",
+    text: (event) => firstChoice(event)?.text ?? "",
     calls: () => [],
     usage: (event) => event.usage,
     failure: (event) => event.error?.message,

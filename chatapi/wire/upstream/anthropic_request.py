@@ -34,7 +34,15 @@ from chatapi.wire.messages import (
     UserMessage,
     texts,
 )
-from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, JsonSchemaFormat, Tool
+from chatapi.wire.parameters import (
+    AllowedToolsChoice,
+    FunctionChoice,
+    FunctionDefinition,
+    FunctionTool,
+    JsonSchemaFormat,
+    Tool,
+    custom_tools,
+)
 from chatapi.wire.prompts import Messages
 from chatapi.wire.upstream.openai_request import OURS
 from chatapi.wire.upstream.upstream_errors import UpstreamError
@@ -101,7 +109,13 @@ def lacks(request: GenerationRequest) -> bool:
     messages may do so, too.
     """
     asked = (is_refused(getattr(request, name)) for name, is_refused in _REFUSED.items())
-    return not isinstance(request.prompt, Messages) or any(asked)
+    return (
+        not isinstance(request.prompt, Messages)
+        or isinstance(request.tool_choice, AllowedToolsChoice)
+        # The choice of a custom tool is not looked at: its tool is in `tools`.
+        or bool(custom_tools(bytes(request.tools)))
+        or any(asked)
+    )
 
 
 def messages_body(

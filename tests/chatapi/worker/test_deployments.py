@@ -24,6 +24,9 @@ def names(routes: list[Route]) -> list[str]:
 
 
 REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+FUNCTION: dict[str, object] = {"type": "function", "function": {"name": "f"}}
+CUSTOM: dict[str, object] = {"type": "custom", "custom": {"name": "c"}}
+ALLOWED: dict[str, object] = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [FUNCTION]}}
 
 
 def asking(*content: dict[str, object], **parameters: object) -> GenerationRequest:
@@ -53,6 +56,9 @@ def test_the_sandbox_fetches_nothing_so_it_may_get_any_address() -> None:
         (asking(n=2), False),
         (asking(logprobs=True), False),
         (parse_text(b'{"model": "m", "prompt": "a"}'), False),
+        (asking(tools=[CUSTOM]), False),
+        (asking(tools=[FUNCTION], tool_choice=ALLOWED), False),
+        (asking(tools=[FUNCTION], tool_choice=FUNCTION), True),
         (asking(n=1, logprobs=False), True),
     ],
 )

@@ -3,6 +3,7 @@
 Members that are not here are dropped: `citations`, and what newer betas add.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -295,5 +296,18 @@ class SystemTurn(_Turn, frozen=True, tag="system"):
 
     content: str | Annotated[list[SystemBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)] = ""
 
+    @property
+    def has_text(self) -> bool:
+        """Whether it is more than changes of the tools."""
+        if isinstance(self.content, str):
+            return self.content != ""
+        return any(isinstance(block, TextBlock) and block.text for block in self.content)
+
 
 Turn = UserTurn | AssistantTurn | SystemTurn
+
+
+def said(turns: Sequence[Turn]) -> list[tuple[int, Turn]]:
+    """Return the turns with their numbers, without those of `system` that have no text."""
+    numbered = enumerate(turns)
+    return [(number, turn) for number, turn in numbered if not isinstance(turn, SystemTurn) or turn.has_text]

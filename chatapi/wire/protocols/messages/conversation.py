@@ -1,6 +1,6 @@
 """Translates the turns of a Messages request into the messages of a chat.
 
-1. Consecutive turns of one role are one turn.
+1. Consecutive turns of one role are one turn, also around a change of the tools.
 2. A user's turn becomes a message for each tool result, then one message with the rest.
 3. Each `tool_use` is answered in the turn behind it; only those of the last turn are open.
 """
@@ -49,6 +49,7 @@ from chatapi.wire.protocols.messages.blocks import (
     Turn,
     URLImage,
     UserTurn,
+    said,
 )
 
 # Claude Code says to Anthropic's servers which release it is. The line differs in each request, so no
@@ -72,7 +73,7 @@ def to_messages(
         messages.append(SystemMessage(_message_content(parts, "system")))
     open_calls: dict[str, int] = {}
     # Anthropic joins turns of one role that follow each other ("Messages").
-    for _, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
+    for _, group in groupby(said(turns), key=lambda numbered: type(numbered[1])):
         numbered_turns = [*group]
         blocks = [(number, block) for number, turn in numbered_turns for block in _blocks_of(turn)]
         # Anthropic's rule: the results are in the turn right behind the calls.
@@ -81,8 +82,8 @@ def to_messages(
             case UserTurn():
                 messages += _user_messages(blocks)
             case SystemTurn():
-                if parts := _text_parts([block for _, block in blocks if isinstance(block, TextBlock)]):
-                    messages.append(SystemMessage(_message_content(parts, _content_param(blocks))))
+                parts = _text_parts([block for _, block in blocks if isinstance(block, TextBlock)])
+                messages.append(SystemMessage(_message_content(parts, _content_param(blocks))))
             case AssistantTurn():
                 messages += _assistant_messages(blocks, to_name)
                 open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}

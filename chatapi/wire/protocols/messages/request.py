@@ -16,7 +16,7 @@ from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
 from chatapi.wire.prompts import Messages
-from chatapi.wire.protocols.messages.blocks import AssistantTurn, Tagged, TextBlock, Turn
+from chatapi.wire.protocols.messages.blocks import AssistantTurn, Tagged, TextBlock, Turn, said
 from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 
 NAME: Final = "messages"
@@ -286,13 +286,17 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
         # Anthropic's rule ("Extended thinking"): the budget is a part of max_tokens.
         if isinstance(self.thinking, EnabledThinking) and self.thinking.budget_tokens >= self.max_tokens:
             raise Violation("thinking.budget_tokens", "it is less than max_tokens")
+        turns = said(self.messages)
+        if not turns:
+            raise Violation("messages", "there is nothing to answer")
+        number, last = turns[-1]
         # Few chat templates can continue an answer; most would begin a new one, without an error.
-        if isinstance(self.messages[-1], AssistantTurn):
+        if isinstance(last, AssistantTurn):
             allowed = (
                 "the last message must be the user's: continuing an answer of the assistant (prefill) is not "
                 "supported"
             )
-            raise Violation(f"messages[{len(self.messages) - 1}].role", allowed)
+            raise Violation(f"messages[{number}].role", allowed)
 
     def members(self) -> dict[str, Any]:
         """Return all members of a `GenerationRequest` but the digest."""

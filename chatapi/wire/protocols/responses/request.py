@@ -152,11 +152,17 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     @property
     def _all_tools(self) -> dict[str, Tool]:
-        """The request's tools and those of its items, by their paths."""
+        """The request's tools and those of its items, by their paths. Raises `InvalidRequest`."""
         tools = {f"tools[{index}]": tool for index, tool in enumerate(self.tools or ())}
         for path, item in self._sent_items.items():
-            if isinstance(item, AdditionalTools):
-                tools |= {f"{path}.tools[{index}]": tool for index, tool in enumerate(item.tools)}
+            if not isinstance(item, AdditionalTools):
+                continue
+            tools |= {f"{path}.tools[{index}]": tool for index, tool in enumerate(item.tools)}
+            # Each list was within the bound by itself.
+            if len(tools) > caps.MAX_AGENT_TOOLS:
+                param = f"{path}.tools"
+                allowed = f"expected at most {caps.MAX_AGENT_TOOLS} tools, those of items too"
+                raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
         return tools
 
     @property
