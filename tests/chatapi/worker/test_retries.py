@@ -172,7 +172,7 @@ def test_a_deployment_without_room_takes_nothing_from_the_budget() -> None:
     assert [step and step.route.target.name for step in (plan.next(), plan.next())] == ["full", "free"]
 
 
-def test_a_healthy_deployment_takes_over_from_one_that_cools_down_though_the_budget_is_spent() -> None:
+def test_a_healthy_deployment_takes_over_from_a_cooling_one_on_credit() -> None:
     budgets = RetryBudgets()
     while budgets.spend("model"):
         pass
