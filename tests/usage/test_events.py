@@ -160,9 +160,11 @@ def test_a_correction_is_no_news_of_a_day_or_month_that_is_over(key: APIKey, ask
 
 
 def alert_at(nanodollars: int, project: Project | None, organization: Organization) -> SpendAlert:
-    return SpendAlert.objects.create(
+    alert = SpendAlert.objects.create(
         organization=organization, project=project, threshold_nanodollars=nanodollars, recipients=[]
     )
+    SpendAlert.objects.filter(pk=alert.pk).update(created_at=NOW)
+    return alert
 
 
 def test_a_spend_alert_is_one_event_of_each_month(key: APIKey, ask: Ask) -> None:
@@ -202,6 +204,20 @@ def test_the_month_of_a_spend_alert_is_that_of_the_organizations_time_zone(key: 
     charge_10_000(ask(max_output_tokens=1, time_zone="Europe/Berlin"), days=days)
     look(days)
     assert events() == [f"spend_alert/{alert.pk} 2026-12-01 "]
+
+
+def test_a_spend_alert_reached_at_midnight_is_of_the_month_before(key: APIKey, ask: Ask) -> None:
+    organization, admission = key.project.organization, ask(max_output_tokens=1)
+    last_minute, midnight = (NOW + timedelta(days=days) for days in (9.4999, 9.5))
+    alert, *new = (alert_at(10_000, None, organization) for _ in range(2))
+    SpendAlert.objects.filter(pk=new[0].pk).update(created_at=midnight)
+    assert ledger.admit(last_minute, [admission]) == [admission.id]
+    settled = completed(run(admission, last_minute), prompt=10, completion=0)
+    ledger.settle(midnight + timedelta(minutes=1), [settled])
+    look(10.6)
+    assert events() == []
+    look(10.4)
+    assert events() == [f"spend_alert/{alert.pk} 2026-11-01 "]
 
 
 def test_credit_is_low_once_after_each_grant(key: APIKey, ask: Ask) -> None:

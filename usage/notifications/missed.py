@@ -1,10 +1,11 @@
-"""Finds reached thresholds that have no event: those of spend alerts, and those of settlements by an older
-release, or after a limit or the threshold of low credit was changed.
+"""Finds reached thresholds without an event. No settlement looks at spend alerts; an older release, or a
+changed limit, leaves the others.
 """
 
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from itertools import groupby
+from zoneinfo import ZoneInfo
 
 from django.db.models import (
     BigIntegerField,
@@ -109,20 +110,28 @@ def of_credit(now: datetime) -> Iterator[NewEvent]:
 
 
 def of_alerts(now: datetime) -> Iterator[NewEvent]:
-    """Yield the event of each spend alert whose amount is reached in the current month."""
+    """Yield the event of each spend alert whose amount is reached in the month of today or of yesterday."""
     ids = _turn(now, SpendAlert)
     alerts = SpendAlert.objects.filter(pk__range=(ids[0], ids[-1]))
-    zones: dict[date, list[str]] = {}
+    zones: dict[tuple[date, datetime], list[str]] = {}
     for zone in alerts.order_by().values_list("organization__time_zone", flat=True).distinct():
-        zones.setdefault(Period.MONTH.start(local_day(now, zone)), []).append(zone)
-    for month, here in zones.items():
+        today = local_day(now, zone)
+        # A request that ends after midnight is charged to the month in which it began.
+        for month in {Period.MONTH.start(day) for day in (today, today - timedelta(days=1))}:
+            day_after = Period.MONTH.end(month)
+            assert day_after
+            end = datetime.combine(day_after, time(), ZoneInfo(zone))
+            zones.setdefault((month, end), []).append(zone)
+    for (month, end), here in zones.items():
         key = BudgetKey._make((OuterRef("owner_scope"), OuterRef("owner_id"), Period.MONTH.value, month))
         known = Event.objects.filter(
             kind=EventKind.ALERT,
             subject=Concat(Value("spend_alert/"), Cast(OuterRef("pk"), CharField())),
             period=str(month),
         )
-        reached = alerts.filter(~Exists(known), organization__time_zone__in=here).annotate(
+        # A new alert says nothing about a month that was over when it was added.
+        made = alerts.filter(created_at__lt=end, organization__time_zone__in=here)
+        reached = made.filter(~Exists(known)).annotate(
             owner_scope=Case(
                 When(project=None, then=Value(Scope.ORGANIZATION.value)), default=Value(Scope.PROJECT.value)
             ),
