@@ -44,15 +44,26 @@ def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
 
 
 def hash_names(project_id: int, rows: Iterable[EndUser]) -> None:
-    """Give these end users of the project the names that they have in requests once it hashes names.
+    """Give these end users of the project, all that have limits, their names in requests of hashed names.
 
-    A digest stays: it is that of a long name. So does a name whose digest is another end user already.
+    A digest stays: it is that of a long name. So does a name whose digest has limits of its own. A digest
+    without limits, of an earlier time in which the project hashed names, gets the name in exchange.
     """
-    changed = [row for row in rows if not _DIGEST.fullmatch(row.name)]
-    for row in changed:
-        row.name = digest(row.name)
-    known = _read({(project_id, row.name) for row in changed})
-    EndUser.objects.bulk_update([row for row in changed if (project_id, row.name) not in known], ["name"])
+    limited = list(rows)
+    renamed = {digest(row.name): row for row in limited if not _DIGEST.fullmatch(row.name)}
+    for row in limited:
+        renamed.pop(row.name, None)
+    earlier = list(EndUser.objects.filter(project=project_id, name__in=renamed))
+    plain_names = [renamed[row.name].name for row in earlier]
+    for row in earlier:
+        row.name = f"\n{row.pk}"  # names are unique; no client's name has a line break
+    EndUser.objects.bulk_update(earlier, ["name"])
+    for name, row in renamed.items():
+        row.name = name
+    EndUser.objects.bulk_update(renamed.values(), ["name"])
+    for row, name in zip(earlier, plain_names, strict=True):
+        row.name = name
+    EndUser.objects.bulk_update(earlier, ["name"])
 
 
 def usual_limits(project_id: int, rows: Iterable[RateLimit]) -> tuple[Limit, ...]:

@@ -129,7 +129,8 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
             "user” on the Overview.",
             "hashes_end_users": "Names are replaced by a digest (sha256:…) before they are stored. You can "
             "still search for a person whose name you know. Limits of single end users stay; budgets of all "
-            "others begin anew.",
+            "others begin anew. When it is switched off, limits of single end users have to be set again for "
+            "their names.",
             "stores_metadata": "The pairs in the parameter “metadata” are stored with each request. You can "
             "filter Requests by them, and exports contain them.",
         }

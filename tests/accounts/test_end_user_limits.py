@@ -123,9 +123,10 @@ def test_they_are_set_on_the_page_of_rate_limits(
 @pytest.mark.parametrize("where", ["admin", "console"])
 def test_limits_of_one_end_user_hold_when_the_project_hashes_names(alice: Person, where: str) -> None:
     project, hashed = alice.project, end_users.digest
-    stay = ["without a limit", "known by both", hashed("known by both"), hashed("a long name")]
-    rows = [EndUser.objects.create(project=project, name=name) for name in ["ann", "bob", *stay]]
-    for row in (rows[0], rows[3], rows[5]):
+    stay = ["without a limit", hashed("a long name"), "limited twice", hashed("limited twice")]
+    names = ["ann", "bob", *stay, "known by both", hashed("known by both")]
+    rows = [EndUser.objects.create(project=project, name=name) for name in names]
+    for row in (rows[0], *rows[3:7]):
         RateLimit.objects.create(end_user=row, requests_per_minute=0)
     BudgetLimit.objects.create(scope="end_user", scope_id=rows[1].pk, period="month", limit_nanodollars=0)
     url = {
@@ -134,9 +135,10 @@ def test_limits_of_one_end_user_hold_when_the_project_hashes_names(alice: Person
     }[where]
     form = {"name": project.name, "is_active": "on", "counts_end_users": "on", "hashes_end_users": "on"}
     assert client_of(alice.user).post(url, form).status_code == 302
-    assert limits(alice, hashed("ann")) == {("", "requests", 0)}
-    names = EndUser.objects.order_by("pk").values_list("name", flat=True)
-    assert [*names] == [hashed("ann"), hashed("bob"), *stay]
+    for name in ("ann", "known by both", "limited twice"):
+        assert limits(alice, hashed(name)) == {("", "requests", 0)}
+    found = EndUser.objects.order_by("pk").values_list("name", flat=True)
+    assert [*found] == [hashed("ann"), hashed("bob"), *stay, hashed("known by both"), "known by both"]
 
 
 def test_people_see_limits_of_their_own_end_users_only(alice: Person, charlie: Person) -> None:
