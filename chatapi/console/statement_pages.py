@@ -52,4 +52,5 @@ def statement_page(request: HttpRequest, console: Console, period: str) -> HttpR
 @page(PERMISSION)
 def statement_file(request: HttpRequest, console: Console, period: str, file_format: str) -> HttpResponse:
     """Send a statement as a file; the audit log has who exported it."""
-    return download(request, read_period(console.organization, period), file_format)
+    found = read_period(console.organization, period)
+    return download(request, found, file_format, console.organization)

@@ -12,11 +12,11 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import pytest
 from django.utils import timezone
 
-from accounts.models import APIKey, Member, Organization, Project
+from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi.console import filters
 from tests.admin_pages import body, client_of, downloaded, text
 from tests.cast import Person, admit, run
-from tests.chatapi.console_pages import url
+from tests.chatapi.console_pages import as_role, url
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
@@ -311,6 +311,7 @@ def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
         assert found == expected, query
     assert client_of(alice.user).get(url(alice, "usage.csv?error=%3C")).status_code == 400
     assert client_of(alice.user).get(url(alice, "usage.xls")).status_code == 404
+    assert "usage-by-metadata_" in text(as_role(alice, Role.OWNER).get(url(alice, "audit")))
 
 
 def test_requests_are_exported_as_they_are_filtered(alice: Person, charlie: Person) -> None:
@@ -324,6 +325,9 @@ def test_requests_are_exported_as_they_are_filtered(alice: Person, charlie: Pers
         assert (len(lines), {line["organization"] for line in lines} <= {"Acme"}) == (expected, True), query
         assert all("deployment" not in line for line in lines), "it is the operators' to know"
     assert client.get(url(alice, "requests.csv?error=%3C")).status_code == 400
+    log = text(as_role(alice, Role.OWNER).get(url(alice, "audit")))
+    assert (log.count("alice exported"), "filters error=upstream_timeout&amp;days=1" in log) == (3, True)
+    assert "exported" not in text(as_role(charlie, Role.OWNER).get(url(charlie, "audit")))
 
 
 def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:

@@ -27,6 +27,7 @@ from django.views.decorators.http import require_GET
 
 from accounts import access
 from accounts.audit import recorder
+from accounts.models import Organization
 from usage import insights
 from usage.books import receipts
 from usage.database.replica import report
@@ -96,7 +97,7 @@ def request_rows(request: HttpRequest, form: RequestsForm, file_format: str) -> 
     columns = tuple(column for column in _REQUESTS if is_operator or column not in _OPERATORS)
     name = "requests" + _dates(filters.since, filters.until)
     table = Table(name, columns, _request_pages(filters), _estimated(filters))
-    return respond(request, table, file_format)
+    return respond(request, table, file_format, form.pages.organization)
 
 
 @require_GET
@@ -126,7 +127,8 @@ def sums(request: HttpRequest, form: OverviewForm, file_format: str) -> HttpResp
     columns = [
         column for column in _OVERVIEW if column != "failed_requests" or not form.has_days_of_end_users
     ]
-    return respond(request, Table(name, columns, [rows], len(rows)), file_format)
+    table = Table(name, columns, [rows], len(rows))
+    return respond(request, table, file_format, form.pages.organization)
 
 
 def _mistake(text: str) -> HttpResponse:
@@ -254,9 +256,12 @@ def usd(nanodollars: int | None) -> Decimal | None:
     return None if nanodollars is None else Decimal(to_usd(nanodollars))
 
 
-def respond(request: HttpRequest, table: Table, file_format: str) -> StreamingHttpResponse:
+def respond(
+    request: HttpRequest, table: Table, file_format: str, owner: Organization | None = None
+) -> StreamingHttpResponse:
     """Return the table as a file, and record in the audit log who exported it with which filters.
 
+    The entry is in the log of the owner whose rows they are, if one is given; else it is about the person.
     Raises `Http404` for a format other than "csv" and "ndjson".
     """
     if file_format not in _WRITERS:
@@ -265,7 +270,7 @@ def respond(request: HttpRequest, table: Table, file_format: str) -> StreamingHt
     file_name = f"{table.name}.{file_format}"
     exported = {"file": file_name, "filters": request.GET.urlencode()}
     changes = {name: [None, value] for name, value in exported.items() if value}
-    recorder.record("exported", cast(Model, request.user), changes)
+    recorder.record("exported", owner or cast(Model, request.user), changes)
     headers = {
         "content-disposition": f'attachment; filename="{file_name}"',
         "cache-control": "no-store",

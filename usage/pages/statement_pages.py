@@ -136,12 +136,17 @@ def context_of(found: Reading, file_urls: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def download(request: HttpRequest, found: Reading, file_format: str) -> HttpResponse:
-    """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
+def download(
+    request: HttpRequest, found: Reading, file_format: str, owner: Organization | None = None
+) -> HttpResponse:
+    """Send a statement as a file, and record in the audit log, the owner's if one is given, who exported it.
+
+    Raises `Http404`.
+    """
     if file_format not in FORMATS:
         raise Http404(f"There are {', '.join(FORMATS)}.")
     file = file_of(found, file_format)
-    recorder.record("exported", cast(Model, request.user), {"file": [None, file.name]})
+    recorder.record("exported", owner or cast(Model, request.user), {"file": [None, file.name]})
     headers = {"content-disposition": f'attachment; filename="{file.name}"', "cache-control": "no-store"}
     return HttpResponse(file.content, content_type=file.content_type, headers=headers)
 
