@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -16,6 +17,15 @@ from usage.models import SpendAlert
 from usage.notifications import spend_alerts
 from usage.notifications.spend_alerts import MAX_ALERTS
 from usage.pages.forms import USDField
+
+_MAIL = (
+    "Once in each month, when its spending has reached the amount, these members get a mail, whatever they "
+    "have chosen in Notifications. Nothing is refused: that is what a budget is for."
+)
+_NO_MAIL = (
+    "This service sends no mail: the event is in Notifications, and goes to webhooks. Nothing is refused: "
+    "that is what a budget is for."
+)
 
 
 class SpendAlertForm(forms.Form):
@@ -34,6 +44,9 @@ class SpendAlertForm(forms.Form):
         recipients.choices = [  # type: ignore[attr-defined]
             (str(person.pk), person.email) for person in mailable(console.organization.pk)
         ]
+        if not recipients.choices:  # type: ignore[attr-defined]
+            recipients.required = False
+            recipients.help_text = "No member has signed in and has an address yet: nobody gets a mail."
 
     def clean_threshold(self) -> int:
         """Refuse nothing at all, which each month has reached."""
@@ -65,8 +78,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         "form": form,
         "submit": "Set the alert",
         "back": console.url("budgets"),
-        "intro": "Once in each month, when its spending has reached the amount, these members get a mail, "
-        "whatever they have chosen in Notifications. Nothing is refused: that is what a budget is for.",
+        "intro": _MAIL if settings.SENDS_EMAIL else _NO_MAIL,
     }
     return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 

@@ -108,6 +108,21 @@ def test_a_spend_alert_is_added_and_removed(alice: Person) -> None:
     assert "There are 20 spend alerts already." in text(client.post(page, sent), 400)
 
 
+@pytest.mark.parametrize(
+    ("sends_email", "intro"), [(True, "these members get a mail"), (False, "This service sends no mail")]
+)
+def test_a_spend_alert_without_anybody_to_mail_says_so(
+    alice: Person, settings: Settings, sends_email: bool, intro: str
+) -> None:
+    settings.SENDS_EMAIL = sends_email
+    client, page = as_role(alice, Role.ADMIN), url(alice, "budgets/alerts/new")
+    shown = text(client.get(page))
+    assert intro in shown
+    assert "No member has signed in and has an address yet: nobody gets a mail." in shown
+    assert client.post(page, {"threshold": "75"}).status_code == 302
+    assert SpendAlert.objects.get().recipients == []
+
+
 @pytest.mark.parametrize("period", ["day", "month", "ever"])
 @pytest.mark.parametrize("scope", [Scope.ORGANIZATION, Scope.PROJECT, Scope.API_KEY])
 def test_every_kind_of_budget_has_a_page(alice: Person, scope: Scope, period: str) -> None:
