@@ -180,6 +180,8 @@ def test_an_organization_has_twenty_spend_alerts_with_its_projects(boss: Person,
     said(boss, "POST", f"{research}/spend_alerts", spend_alert("alice@example.com"))
     more = refused(boss, "POST", f"{HERE}/spend_alerts", spend_alert("alice@example.com"))
     assert more[1] == "too_many_objects"
+    said(boss, "POST", f"{research}/archive")
+    said(boss, "POST", f"{HERE}/spend_alerts", spend_alert("alice@example.com"))
 
 
 # ---- pages

@@ -6,7 +6,7 @@ from accounts.models import Organization
 from usage.models import SpendAlert
 
 MAX_ALERTS = 20
-"""Of one organization with all its projects."""
+"""Of one organization with its projects. Those of archived projects do not count: they say nothing."""
 
 
 def add(alert: SpendAlert) -> bool:
@@ -14,7 +14,8 @@ def add(alert: SpendAlert) -> bool:
     with transaction.atomic():
         # Locked, so that two at once do not exceed the bound.
         Organization.objects.select_for_update(no_key=True).get(pk=alert.organization_id)
-        if SpendAlert.objects.filter(organization=alert.organization_id).count() >= MAX_ALERTS:
+        rows = SpendAlert.objects.filter(organization=alert.organization_id)
+        if rows.exclude(project__is_active=False).count() >= MAX_ALERTS:
             return False
         alert.save()
     return True
