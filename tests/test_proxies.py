@@ -321,7 +321,7 @@ def test_below_a_prefix_no_cookie_reaches_other_services(below_a_prefix: Browser
     assert below_a_prefix.get("/llm/admin/mail/", "-d", f"csrfmiddlewaretoken={token}")[0] == 302
     cookies = below_a_prefix.cookies()
     assert cookies == dict.fromkeys(cookies, "/llm/")
-    assert {"sessionid", "csrftoken", "messages"} <= cookies.keys()
+    assert {"sessionid", "csrftoken", "chatapi_messages"} <= cookies.keys()
 
 
 @needs_nginx
