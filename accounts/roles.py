@@ -71,6 +71,14 @@ PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.OWNER: _OWNER,
 }
 
+MEANINGS: Mapping[Role, str] = {
+    Role.OWNER: "everything, also settings, single sign-on, the audit log, stored responses and other owners",
+    Role.ADMIN: "projects, keys, admin keys, budgets, limits, webhooks, payments, members of no higher role",
+    Role.MEMBER: "read usage and requests, create and revoke keys, use the playground",
+    Role.VIEWER: "read usage, requests, receipts, budgets, limits, statements, members and keys",
+}
+"""What each role may do, in the words of the console and of the management API."""
+
 # The roles that make and change admin keys, which read the usage and costs of the whole organization.
 ADMINISTERS_KEYS = frozenset({Role.ADMIN, Role.OWNER})
 

@@ -20,18 +20,12 @@ from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
 PAGE = 50
-_MEANINGS = {
-    Role.OWNER: "everything, also the audit log and other owners",
-    Role.ADMIN: "projects, budgets, limits, members and admin keys",
-    Role.MEMBER: "create and revoke keys, use the playground",
-    Role.VIEWER: "read usage, requests and receipts",
-}
 
 
 def _role_choices(console: Console) -> list[tuple[str, str]]:
     own = access.role_in(console.person, console.organization.pk)
     givable = roles.givable(own) if own else []
-    return [(role.value, f"{role.label}: {_MEANINGS[role]}") for role in givable]
+    return [(role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in givable]
 
 
 class InviteForm(forms.Form):
@@ -102,7 +96,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
             for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
-        "meanings": [(role.value, meaning) for role, meaning in _MEANINGS.items()],
+        "meanings": [(role.value, meaning) for role, meaning in roles.MEANINGS.items()],
         "may_invite": console.may("accounts.add_member"),
         "next_url": console.url("members", **search.query, after=found[PAGE - 1].pk)
         if len(found) > PAGE

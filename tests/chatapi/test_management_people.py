@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.db import connection, transaction
 from django.test import Client
+from django.utils.text import capfirst
 from pytest_django import Settings
 
 from accounts import keys, memberships
@@ -24,6 +25,7 @@ from chatapi.notifications import webhooks
 from chatapi.notifications.models import WebhookEndpoint
 from tests.admin_pages import client_of
 from tests.cast import Person, run
+from tests.chatapi.console_pages import url
 from tests.chatapi.management import HERE, refused, said
 from tests.chatapi.signing_in import choose, link_in, who
 from usage.payment import metered_usage
@@ -61,6 +63,13 @@ def test_a_role_is_changed_by_its_name_or_its_id(boss: Person, bob: Person) -> N
     assert refused(boss, "GET", f"{path}/roles/role_owner", status=404)[0] == "role_id"
     boss.manage_as("admin")
     assert refused(boss, "POST", f"{path}/roles", {"role_id": "role_owner"}, 403)[1] == "permission_denied"
+
+
+def test_roles_are_described_in_the_words_of_the_console(boss: Person) -> None:
+    roles = {each["name"]: each["description"] for each in said(boss, "GET", f"{HERE}/roles")["data"]}
+    assert roles["reader"] == "Read usage, requests, receipts, budgets, limits, statements, members and keys."
+    meanings = client_of(boss.user).get(url(boss, "members")).context["meanings"]
+    assert [f"{capfirst(meaning)}." for _, meaning in meanings] == [*roles.values()]
 
 
 def test_any_address_is_invited(boss: Person) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db import transaction
+from django.utils.text import capfirst
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,13 +15,6 @@ from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import CursorPage, cursor_page_of
 from chatapi.api.management.route import ManagementRoute, refuse
 from chatapi.api.views import respond
-
-_DESCRIPTIONS: dict[str, str] = {
-    Role.OWNER: "Everything in the organization, with its audit log and its settings.",
-    Role.ADMIN: "Projects, keys, limits, budgets, and members of no higher role.",
-    Role.MEMBER: "Keys of projects; reads everything but the audit log.",
-    Role.VIEWER: "Reads everything but the audit log.",
-}
 
 
 class Roles(ManagementRoute):
@@ -116,6 +110,6 @@ def _role(role: Any) -> objects.Role:
     return objects.Role(
         id=members.role_id(role),
         name=members.role_name(role),
-        description=_DESCRIPTIONS[role],
+        description=f"{capfirst(roles.MEANINGS[role])}.",
         permissions=sorted(roles.PERMISSIONS[role]),
     )
