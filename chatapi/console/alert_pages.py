@@ -10,7 +10,6 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import access
-from accounts.models import Member
 from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications.dispatch import mailable
 from usage.models import SpendAlert
@@ -101,15 +100,7 @@ def alert_lines(console: Console) -> list[tuple[SpendAlert, str, list[str]]]:
     """
     rows = SpendAlert.objects.filter(organization=console.organization).select_related("project")
     found = list((rows if console.project is None else rows.filter(project=console.project)).order_by("pk"))
-    named = {person for row in found for person in row.recipients}
-    # Who has left the organization gets no mail of it.
-    members = Member.objects.filter(organization=console.organization, user__in=named)
-    emails = dict(members.values_list("user", "user__email")) if named else {}
     return [
-        (
-            row,
-            row.project.name if row.project else "all projects",
-            sorted(emails[person] for person in row.recipients if emails.get(person)),
-        )
-        for row in found
+        (row, row.project.name if row.project else "all projects", emails)
+        for row, emails in zip(found, spend_alerts.addresses(found), strict=True)
     ]

@@ -1,8 +1,10 @@
-"""Adds spend alerts, of which an organization has a bounded number."""
+"""Adds spend alerts, of which an organization has a bounded number, and names their recipients."""
+
+from collections.abc import Sequence
 
 from django.db import transaction
 
-from accounts.models import Organization
+from accounts.models import Member, Organization
 from usage.models import SpendAlert
 
 MAX_ALERTS = 20
@@ -19,3 +21,14 @@ def add(alert: SpendAlert) -> bool:
             return False
         alert.save()
     return True
+
+
+def addresses(alerts: Sequence[SpendAlert]) -> list[list[str]]:
+    """Return for each alert of one organization the addresses of its recipients, without those of people who
+    have left the organization: they get no mail of it.
+    """
+    people = {person for alert in alerts for person in alert.recipients}
+    organizations = {alert.organization_id for alert in alerts}
+    members = Member.objects.filter(organization__in=organizations, user__in=people)
+    emails = dict(members.exclude(user__email="").values_list("user", "user__email"))
+    return [sorted(emails[person] for person in alert.recipients if person in emails) for alert in alerts]

@@ -8,7 +8,6 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.models import Member
 from chatapi.api.management import bodies, objects
 from chatapi.api.management.bodies import NANODOLLARS_PER_CENT
 from chatapi.api.management.operations import ManagementOperation
@@ -164,18 +163,13 @@ def _set(row: SpendAlert, sent: bodies.SpendAlertBody) -> None:
 
 def _shown(rows: Sequence[SpendAlert]) -> Sequence[Any]:
     """Return the alerts as clients see them, without recipients who have left the organization."""
-    named = {person for row in rows for person in row.recipients}
-    organizations = {row.organization_id for row in rows}
-    members = Member.objects.filter(organization__in=organizations, user__in=named)
-    emails = dict(members.values_list("user", "user__email"))
     return [
         (objects.OrganizationSpendAlert if row.project_id is None else objects.ProjectSpendAlert)(
             id=str(row.pk),
             threshold_amount=row.threshold_nanodollars // NANODOLLARS_PER_CENT,
             notification_channel=objects.NotificationChannel(
-                recipients=[emails[person] for person in row.recipients if emails.get(person)],
-                subject_prefix=row.subject_prefix or None,
+                recipients=emails, subject_prefix=row.subject_prefix or None
             ),
         )
-        for row in rows
+        for row, emails in zip(rows, spend_alerts.addresses(rows), strict=True)
     ]
