@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +106,10 @@ def test_a_line_of_prose_has_110_columns_at_most() -> None:
         lines = [re.sub(r"\]\([^)]*\)", "]", line) for line in text.splitlines()]
         long += [(name, line) for line in lines if len(line) > 110 and not line.lstrip().startswith("|")]
     assert long == []
+
+
+def test_no_entry_of_the_changelog_is_there_twice() -> None:
+    """A merge can leave an entry that one side has moved or changed in both places."""
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    times = Counter(line[:60] for line in lines if line.startswith("- "))
+    assert [beginning for beginning, count in times.items() if count > 1] == []
