@@ -18,12 +18,12 @@ from usage.notifications.spend_alerts import MAX_ALERTS
 from usage.pages.forms import USDField
 
 _MAIL = (
-    "Once in each month, when its spending has reached the amount, these members get a mail, whatever they "
-    "have chosen in Notifications. Nothing is refused: that is what a budget is for."
+    "Once in each month, when its spending has reached the amount, these members get a mail, even if they "
+    "have switched mail off in Notifications. An alert refuses no request; a budget does."
 )
 _NO_MAIL = (
-    "This service sends no mail: the event is in Notifications, and goes to webhooks. Nothing is refused: "
-    "that is what a budget is for."
+    "This service sends no mail: the event is in Notifications, and goes to webhooks. An alert refuses no "
+    "request; a budget does."
 )
 
 
