@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pytest_django import Settings
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from accounts import redis_time_limit
@@ -15,7 +16,7 @@ from chatapi.doctor import stores
 from chatapi.doctor.finding import Level
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
 from tests.installation import free_port
-from tests.replicated_valkey import NAME, ReplicatedValkey
+from tests.replicated_valkey import NAME, SENTINEL_PASSWORD, ReplicatedValkey
 
 pytestmark = pytest.mark.xdist_group("sentinel")
 
@@ -92,6 +93,22 @@ def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settin
         store.ask("SET", "quorum", "1")
     assert [each.text.partition(" for ")[0] for each in found] == [f"127.0.0.1:{here}"]
     assert found[0].remedy.startswith("Start the other sentinels: ")
+
+
+def test_the_doctor_does_not_blame_the_name_for_lack_of_a_right(
+    store: ReplicatedValkey, settings: Settings
+) -> None:
+    with Redis(port=store.sentinels[0], password=SENTINEL_PASSWORD) as sentinel:
+        sentinel.execute_command(
+            "ACL SETUSER few on >rights -@all +ping +client +sentinel|get-master-addr-by-name"
+        )
+    plain, _, _ = store.url.partition("?")
+    url = f"{plain}?sentinel_username=few&sentinel_password=rights"
+    settings.BROKER_URL = settings.STREAMS_URL = url
+    [found] = [each for each in stores.check_redis() if each.level is not Level.OK]
+    assert found.level is Level.WARNING
+    assert found.text == f"127.0.0.1:{store.sentinels[0]} does not say whether it has a quorum."
+    assert found.remedy == "Allow its user +sentinel|ckquorum."
 
 
 def test_the_doctor_says_that_nobody_knows_the_name(store: ReplicatedValkey, settings: Settings) -> None:
