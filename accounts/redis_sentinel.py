@@ -190,6 +190,7 @@ class SentinelConnection(on_loop.Connection):
         except ResponseError as error:
             if not _has_left(error):
                 raise
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
             await self.disconnect(nowait=True)
             raise RedisConnectionError("the primary has become a replica") from error
 
@@ -229,6 +230,7 @@ class ThreadSentinelConnection(thread.Connection):
         except ResponseError as error:
             if not _has_left(error):
                 raise
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
             self.disconnect()  # type: ignore[no-untyped-call]
             raise RedisConnectionError("the primary has become a replica") from error
 

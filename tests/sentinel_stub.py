@@ -1,4 +1,4 @@
-"""A sentinel that says where the primary is, and knows nothing else."""
+"""A sentinel that says where the primary is. If it names itself, that is a replica, which refuses SET."""
 
 import asyncio
 import ssl
@@ -25,6 +25,8 @@ class SentinelStub:
                         self.questions += 1
                         port = str(self.primary)
                         writer.write(f"*2\r\n$9\r\n127.0.0.1\r\n${len(port)}\r\n{port}\r\n".encode())
+                    case b"SET":
+                        writer.write(b"-READONLY You can't write against a read only replica.\r\n")
                     case _:
                         writer.write(b"+OK\r\n")
         writer.close()
@@ -36,5 +38,7 @@ async def serve_sentinel(primary: int, tls: ssl.SSLContext | None = None) -> Asy
     stub = SentinelStub(primary)
     listening = await asyncio.start_server(stub._answer, "127.0.0.1", 0, ssl=tls)
     stub.port = listening.sockets[0].getsockname()[1]
-    yield stub
-    listening.close()
+    try:
+        yield stub
+    finally:
+        listening.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from pytest_django import Settings
@@ -17,6 +17,7 @@ from chatapi.doctor.finding import Level
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
 from tests.installation import free_port
 from tests.replicated_valkey import NAME, SENTINEL_PASSWORD, ReplicatedValkey
+from tests.sentinel_stub import serve_sentinel
 
 pytestmark = pytest.mark.xdist_group("sentinel")
 
@@ -76,6 +77,33 @@ async def test_a_server_that_has_become_a_replica_is_left(store: ReplicatedValke
             another.replicaof("NO", "ONE")
         assert (await writing.call("SET", "kept", "3"), blocking.get("kept")) == (b"OK", b"3")
     await redis.aclose()
+
+
+async def write_on_event_loop(url: str) -> None:
+    redis = connect(url)
+    try:
+        await DedicatedConnection(redis).call("SET", "kept", "1")
+    finally:
+        await redis.aclose()
+
+
+async def write_from_thread(url: str) -> None:
+    with connect_from_thread(url) as redis:
+        await asyncio.to_thread(redis.set, "kept", "1")
+
+
+@pytest.mark.parametrize("write", [write_on_event_loop, write_from_thread])
+async def test_after_a_sentinel_has_named_a_replica_another_one_is_asked(
+    store: ReplicatedValkey, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], Awaitable[None]]
+) -> None:
+    async with serve_sentinel(primary=0) as outdated:
+        outdated.primary = outdated.port
+        url = store.url.replace("@", f"@127.0.0.1:{outdated.port},")
+        monkeypatch.setattr("random.sample", lambda urls, _: list(urls))
+        with pytest.raises(RedisConnectionError, match="the primary has become a replica"):
+            await write(url)
+        monkeypatch.setattr("random.sample", lambda urls, _: list(reversed(urls)))
+        await write(url)
 
 
 def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settings) -> None:
