@@ -1,6 +1,7 @@
 """A primary that is found by sentinels: what reaches it, and what the doctor says."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -10,6 +11,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from accounts import redis_time_limit
+from accounts.redis_sentinel import primary_address
+from accounts.redis_urls import sentinel_urls
 from accounts.sign_in import attempts
 from accounts.sign_in.cache import SharedCache
 from chatapi.doctor import stores
@@ -106,8 +109,20 @@ async def test_after_a_sentinel_has_named_a_replica_another_one_is_asked(
         await write(url)
 
 
+async def test_a_silent_sentinel_delays_one_connection(store: ReplicatedValkey) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = sentinel_urls(store.url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},"))
+        assert urls
+        took_s = []
+        for _ in range(6):
+            began = time.monotonic()
+            assert (await primary_address(urls))[1] == store.primary
+            took_s.append(time.monotonic() - began)
+    assert len([each for each in took_s if each > 0.5]) <= 1
+
+
 def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settings) -> None:
-    [here], nobody = store.sentinels, free_port()
+    here, nobody = store.sentinel, free_port()
     settings.BROKER_URL = settings.STREAMS_URL = store.url
     assert [each.text for each in stores.check_redis() if each.level is not Level.OK] == []
     settings.BROKER_URL = settings.STREAMS_URL = store.url.replace("@", f"@127.0.0.1:{nobody},")
@@ -126,7 +141,7 @@ def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settin
 def test_the_doctor_does_not_blame_the_name_for_lack_of_a_right(
     store: ReplicatedValkey, settings: Settings
 ) -> None:
-    with Redis(port=store.sentinels[0], password=SENTINEL_PASSWORD) as sentinel:
+    with Redis(port=store.sentinel, password=SENTINEL_PASSWORD) as sentinel:
         sentinel.execute_command(
             "ACL SETUSER few on >rights -@all +ping +client +sentinel|get-master-addr-by-name"
         )
@@ -135,17 +150,16 @@ def test_the_doctor_does_not_blame_the_name_for_lack_of_a_right(
     settings.BROKER_URL = settings.STREAMS_URL = url
     [found] = [each for each in stores.check_redis() if each.level is not Level.OK]
     assert found.level is Level.WARNING
-    assert found.text == f"127.0.0.1:{store.sentinels[0]} does not say whether it has a quorum."
+    assert found.text == f"127.0.0.1:{store.sentinel} does not say whether it has a quorum."
     assert found.remedy == "Allow its user +sentinel|ckquorum."
 
 
 def test_the_doctor_says_that_nobody_knows_the_name(store: ReplicatedValkey, settings: Settings) -> None:
-    [here] = store.sentinels
     settings.BROKER_URL = settings.STREAMS_URL = store.url.replace(NAME, "another")
     sentinel, redis = stores.check_redis()
     assert {sentinel.level, redis.level} == {Level.WRONG}
     assert sentinel.remedy.startswith("Check the name behind the sentinels in the URL")
-    reason = f"no sentinel knows the primary another (127.0.0.1:{here}: does not know this name)"
+    reason = f"no sentinel knows the primary another (127.0.0.1:{store.sentinel}: does not know this name)"
     assert redis.text == f"another does not answer: {reason}."
 
 
