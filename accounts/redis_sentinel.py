@@ -10,7 +10,7 @@ service were still there and others at the next primary, workers would miss web 
 streams. So a thread asks once a second, and ends the connections to a primary that has been replaced.
 """
 
-import os
+import asyncio
 import random
 import socket
 import threading
@@ -145,9 +145,7 @@ class _Watch:
             connections = list(self._connections[urls])
         for connection in connections:
             if (connection.host, connection.port) != primary:
-                # A copy of the descriptor, because uvloop's sockets have no `shutdown`.
-                with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor())) as copy:
-                    copy.shutdown(socket.SHUT_RDWR)
+                connection.leave(primary)
 
 
 _watch = _Watch()
@@ -173,11 +171,17 @@ class SentinelConnection(on_loop.Connection):
         except BaseException:
             _answered.pop(self._sentinels, None)  # another sentinel may know better
             raise
+        self._loop = asyncio.get_running_loop()
         _watch.add(self._sentinels, self)
 
-    def descriptor(self) -> int:
-        """Return the socket's file descriptor, or -1."""
-        return int(self._writer.get_extra_info("socket").fileno()) if self._writer else -1
+    def leave(self, primary: Address) -> None:
+        """End the connection unless it has gone to the primary already; for a thread beside the loop."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._leave, primary)
+
+    def _leave(self, primary: Address) -> None:
+        if (self.host, self.port) != primary and self._writer:
+            self._writer.transport.abort()
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply; raise `ConnectionError` if the server is the primary no more."""
@@ -186,6 +190,7 @@ class SentinelConnection(on_loop.Connection):
         except ResponseError as error:
             if not _has_left(error):
                 raise
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
             await self.disconnect(nowait=True)
             raise RedisConnectionError("the primary has become a replica") from error
 
@@ -211,9 +216,12 @@ class ThreadSentinelConnection(thread.Connection):
         _watch.add(self._sentinels, self)
         return connected
 
-    def descriptor(self) -> int:
-        """Return the socket's file descriptor, or -1."""
-        return self._sock.fileno() if self._sock else -1
+    def leave(self, _: Address) -> None:
+        """End the connection; for a thread beside the one that uses it."""
+        if connected := cast(socket.socket | None, self._sock):
+            with suppress(OSError):
+                # Not the own method of a TLS socket, after which the other thread would not encrypt any more.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply; raise `ConnectionError` if the server is the primary no more."""
@@ -222,6 +230,7 @@ class ThreadSentinelConnection(thread.Connection):
         except ResponseError as error:
             if not _has_left(error):
                 raise
+            _answered.pop(self._sentinels, None)  # another sentinel may know better
             self.disconnect()  # type: ignore[no-untyped-call]
             raise RedisConnectionError("the primary has become a replica") from error
 

@@ -1,4 +1,4 @@
-"""A Valkey with a replica, and sentinels that put the replica in its place when it dies."""
+"""A Valkey with a replica, and a sentinel that puts the replica in its place when it dies."""
 
 import subprocess
 from pathlib import Path
@@ -19,19 +19,17 @@ PASSWORD, SENTINEL_PASSWORD = "hunter2 of the servers", "hunter2 of the sentinel
 class ReplicatedValkey:
     """Processes on ports of 127.0.0.1; entered, a primary has died or been replaced any number of times."""
 
-    def __init__(self, folder: Path, *, sentinels: int = 1, quorum: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._quorum = quorum
         self._servers = [free_port(), free_port()]
-        self.sentinels = [free_port() for _ in range(sentinels)]
+        self.sentinel = free_port()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         primary, replica = self._servers
         self._start_server(primary)
         self._start_server(replica, primary)
-        for port in self.sentinels:
-            self._start_sentinel(port, primary)
+        self._start_sentinel(self.sentinel, primary)
         eventually(self._has_replica)
         return self
 
@@ -42,19 +40,18 @@ class ReplicatedValkey:
     @property
     def url(self) -> str:
         """Return the URL for `REDIS_URL`."""
-        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         return (
-            f"redis+sentinel://:{quote(PASSWORD)}@{places}/{NAME}/0"
+            f"redis+sentinel://:{quote(PASSWORD)}@127.0.0.1:{self.sentinel}/{NAME}/0"
             f"?sentinel_password={quote(SENTINEL_PASSWORD)}"
         )
 
     @property
     def primary(self) -> int:
-        """Return the port of the primary, as the first sentinel knows it."""
+        """Return the port of the primary, as the sentinel knows it."""
         return int(self.ask("GET-MASTER-ADDR-BY-NAME")[1])
 
     def kill(self, port: int) -> None:
-        """Kill a server or a sentinel."""
+        """Kill a server or the sentinel."""
         process = self._processes.pop(port)
         process.kill()
         process.wait()
@@ -71,8 +68,8 @@ class ReplicatedValkey:
         eventually(self._has_replica)
 
     def ask(self, question: str, *words: str) -> Any:
-        """Ask the first sentinel about the primary, or tell it."""
-        with Redis(port=self.sentinels[0], password=SENTINEL_PASSWORD, decode_responses=True) as sentinel:
+        """Ask the sentinel about the primary, or tell it."""
+        with Redis(port=self.sentinel, password=SENTINEL_PASSWORD, decode_responses=True) as sentinel:
             return sentinel.execute_command(f"SENTINEL {question}", NAME, *words)
 
     def _has_replica(self) -> bool:
@@ -103,7 +100,7 @@ class ReplicatedValkey:
         file.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {self._folder}\n"
             f'requirepass "{SENTINEL_PASSWORD}"\n'
-            f"sentinel monitor {NAME} 127.0.0.1 {primary} {self._quorum}\n"
+            f"sentinel monitor {NAME} 127.0.0.1 {primary} 1\n"
             f'sentinel auth-pass {NAME} "{PASSWORD}"\n'
             f"sentinel down-after-milliseconds {NAME} 500\n"
             f"sentinel failover-timeout {NAME} 2000\n"

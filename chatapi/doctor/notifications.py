@@ -81,7 +81,8 @@ def _explained(place: str, error: Exception) -> tuple[str, str]:
         case ssl.SSLCertVerificationError():
             return (
                 f"The certificate of {place} is not trusted: {error.verify_message}.",
-                "Use the name in the certificate; SSL_CERT_FILE names a file with an authority of your own.",
+                "Use the name in the certificate; SSL_CERT_FILE, with compose TRUSTED_CA_FILE, names a file"
+                " with an authority of your own.",
             )
         case ssl.SSLError():
             return (

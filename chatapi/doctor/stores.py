@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from accounts.redis_sentinel import open_sentinel, sentinel_place
 from accounts.redis_urls import SentinelURLs, all_urls, sentinel_urls, shared_url, without_secrets
@@ -138,6 +138,9 @@ def _check_sentinels(urls: SentinelURLs) -> Iterator[Finding]:
             with open_sentinel(url) as sentinel:
                 sentinel.execute_command("SENTINEL CKQUORUM", urls.name)
             yield ok("sentinels", f"{place} knows {urls.name}, and a quorum of sentinels.")
+        except NoPermissionError:
+            text = f"{place} does not say whether it has a quorum."
+            yield warning("sentinels", text, "Allow its user +sentinel|ckquorum.")
         except ResponseError as error:
             reason = str(error).rstrip(".")
             remedy = "Check the name behind the sentinels in the URL: it is that of `sentinel monitor`."

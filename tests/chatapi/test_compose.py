@@ -84,7 +84,10 @@ def test_secrets_come_from_outside_and_must_be_given(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_an_authority_of_the_operators_own_reaches_each_process(name: str) -> None:
-    assert "SSL_CERT_FILE" in SERVICES[name]["environment"]
+    """Not by the libraries' name: many shells export that, with a path that the containers do not have."""
+    value = SERVICES[name]["environment"]["SSL_CERT_FILE"]
+    assert value == "${TRUSTED_CA_FILE:-/etc/ssl/certs/ca-certificates.crt}"
+    assert "`TRUSTED_CA_FILE`" in (ROOT / "docs/notifications.md").read_text()
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -1,21 +1,26 @@
 """A primary that is found by sentinels: what reaches it, and what the doctor says."""
 
 import asyncio
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from pytest_django import Settings
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from accounts import redis_time_limit
+from accounts.redis_sentinel import primary_address
+from accounts.redis_urls import sentinel_urls
 from accounts.sign_in import attempts
 from accounts.sign_in.cache import SharedCache
 from chatapi.doctor import stores
 from chatapi.doctor.finding import Level
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
 from tests.installation import free_port
-from tests.replicated_valkey import NAME, ReplicatedValkey
+from tests.replicated_valkey import NAME, SENTINEL_PASSWORD, ReplicatedValkey
+from tests.sentinel_stub import serve_sentinel
 
 pytestmark = pytest.mark.xdist_group("sentinel")
 
@@ -77,8 +82,47 @@ async def test_a_server_that_has_become_a_replica_is_left(store: ReplicatedValke
     await redis.aclose()
 
 
+async def write_on_event_loop(url: str) -> None:
+    redis = connect(url)
+    try:
+        await DedicatedConnection(redis).call("SET", "kept", "1")
+    finally:
+        await redis.aclose()
+
+
+async def write_from_thread(url: str) -> None:
+    with connect_from_thread(url) as redis:
+        await asyncio.to_thread(redis.set, "kept", "1")
+
+
+@pytest.mark.parametrize("write", [write_on_event_loop, write_from_thread])
+async def test_after_a_sentinel_has_named_a_replica_another_one_is_asked(
+    store: ReplicatedValkey, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], Awaitable[None]]
+) -> None:
+    async with serve_sentinel(primary=0) as outdated:
+        outdated.primary = outdated.port
+        url = store.url.replace("@", f"@127.0.0.1:{outdated.port},")
+        monkeypatch.setattr("random.sample", lambda urls, _: list(urls))
+        with pytest.raises(RedisConnectionError, match="the primary has become a replica"):
+            await write(url)
+        monkeypatch.setattr("random.sample", lambda urls, _: list(reversed(urls)))
+        await write(url)
+
+
+async def test_a_silent_sentinel_delays_one_connection(store: ReplicatedValkey) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = sentinel_urls(store.url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},"))
+        assert urls
+        took_s = []
+        for _ in range(6):
+            began = time.monotonic()
+            assert (await primary_address(urls))[1] == store.primary
+            took_s.append(time.monotonic() - began)
+    assert len([each for each in took_s if each > 0.5]) <= 1
+
+
 def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settings) -> None:
-    [here], nobody = store.sentinels, free_port()
+    here, nobody = store.sentinel, free_port()
     settings.BROKER_URL = settings.STREAMS_URL = store.url
     assert [each.text for each in stores.check_redis() if each.level is not Level.OK] == []
     settings.BROKER_URL = settings.STREAMS_URL = store.url.replace("@", f"@127.0.0.1:{nobody},")
@@ -94,13 +138,28 @@ def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settin
     assert found[0].remedy.startswith("Start the other sentinels: ")
 
 
+def test_the_doctor_does_not_blame_the_name_for_lack_of_a_right(
+    store: ReplicatedValkey, settings: Settings
+) -> None:
+    with Redis(port=store.sentinel, password=SENTINEL_PASSWORD) as sentinel:
+        sentinel.execute_command(
+            "ACL SETUSER few on >rights -@all +ping +client +sentinel|get-master-addr-by-name"
+        )
+    plain, _, _ = store.url.partition("?")
+    url = f"{plain}?sentinel_username=few&sentinel_password=rights"
+    settings.BROKER_URL = settings.STREAMS_URL = url
+    [found] = [each for each in stores.check_redis() if each.level is not Level.OK]
+    assert found.level is Level.WARNING
+    assert found.text == f"127.0.0.1:{store.sentinel} does not say whether it has a quorum."
+    assert found.remedy == "Allow its user +sentinel|ckquorum."
+
+
 def test_the_doctor_says_that_nobody_knows_the_name(store: ReplicatedValkey, settings: Settings) -> None:
-    [here] = store.sentinels
     settings.BROKER_URL = settings.STREAMS_URL = store.url.replace(NAME, "another")
     sentinel, redis = stores.check_redis()
     assert {sentinel.level, redis.level} == {Level.WRONG}
     assert sentinel.remedy.startswith("Check the name behind the sentinels in the URL")
-    reason = f"no sentinel knows the primary another (127.0.0.1:{here}: does not know this name)"
+    reason = f"no sentinel knows the primary another (127.0.0.1:{store.sentinel}: does not know this name)"
     assert redis.text == f"another does not answer: {reason}."
 
 

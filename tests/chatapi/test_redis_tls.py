@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from accounts import redis_sentinel
 from chatapi.celery import broker_settings
-from chatapi.redis_client import connect, connect_from_thread
+from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
 from chatapi.worker import message_channel
 from chatapi.worker.slot_shares import SlotShares
-from tests.chatapi.worker.processes import Valkey
+from tests.chatapi.worker.processes import Valkey, eventually
+from tests.installation import free_port
+from tests.sentinel_stub import SentinelStub, serve_sentinel
 
 
 @dataclass
@@ -92,31 +97,51 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
 
 
 @pytest.fixture
-async def sentinel(server: Server) -> AsyncIterator[int]:
-    """Serve TLS as a sentinel that knows nothing but where the primary is; yield the port."""
+async def sentinel(server: Server) -> AsyncIterator[SentinelStub]:
+    """Serve TLS as a sentinel of the server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(server.certificate, server.certificate.with_name("key"))
-    known = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(server.port))}\r\n{server.port}\r\n".encode()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, ssl.SSLError):
-            while head := await reader.readline():
-                words = [await reader.readline() for _ in range(2 * int(head[1:]))][1::2]
-                replies = {b"HELLO": b"%1\r\n+proto\r\n:3\r\n", b"SENTINEL": known}
-                writer.write(replies.get(words[0].strip(), b"+OK\r\n"))
-        writer.close()
-
-    listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    yield listening.sockets[0].getsockname()[1]
-    listening.close()
+    async with serve_sentinel(server.port, context) as stub:
+        yield stub
 
 
 @pytest.mark.parametrize("ask", [ask_on_event_loop, ask_from_thread, ask_as_celery])
 async def test_sentinels_and_the_primary_that_they_name_are_verified(
-    server: Server, sentinel: int, ask: Callable[[str], None]
+    server: Server, sentinel: SentinelStub, ask: Callable[[str], None]
 ) -> None:
     trusted = f"?ssl_ca_certs={server.certificate}"
-    await asyncio.to_thread(ask, f"rediss+sentinel://127.0.0.1:{sentinel}/main/0{trusted}")
-    for refused in (f"127.0.0.1:{sentinel}/main", f"localhost:{sentinel}/main{trusted}"):
+    await asyncio.to_thread(ask, f"rediss+sentinel://127.0.0.1:{sentinel.port}/main/0{trusted}")
+    for refused in (f"127.0.0.1:{sentinel.port}/main", f"localhost:{sentinel.port}/main{trusted}"):
         with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
             await asyncio.to_thread(ask, f"rediss+sentinel://{refused}")
+
+
+async def test_connections_leave_a_replaced_primary_even_if_one_was_closed(
+    server: Server, sentinel: SentinelStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_sentinel, "WATCH_S", 0.05)
+    url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/main?ssl_ca_certs={server.certificate}"
+
+    async def wait_for_the_next_primary() -> None:
+        redis = connect(url)
+        closed, line = DedicatedConnection(redis), DedicatedConnection(redis)
+        await closed.call("QUIT")
+        with connect_from_thread(url) as blocking:
+            waiting = [
+                asyncio.ensure_future(line.call("BLPOP", "nothing", 10)),
+                asyncio.ensure_future(asyncio.to_thread(blocking.blpop, ["nothing"], 10)),
+            ]
+            await asyncio.sleep(0.1)
+            sentinel.primary = free_port()
+            for each in waiting:
+                with pytest.raises(RedisConnectionError):
+                    await each
+            asked = sentinel.questions
+            await asyncio.to_thread(eventually, lambda: sentinel.questions > asked)
+        await redis.aclose()
+
+    def run_as_the_processes_do() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(wait_for_the_next_primary())
+
+    await asyncio.to_thread(run_as_the_processes_do)
