@@ -14,6 +14,10 @@ from tests.replicated_valkey import NAME, ReplicatedValkey
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
 
 
+# Of the model "five-seconds".
+TOKENS_PER_SECOND = 50
+
+
 class Replicated(Installation):
     """An installation whose only Redis is found by sentinels."""
 
@@ -59,11 +63,14 @@ def test_a_new_request_works_soon_and_a_stream_ends_once(
     assert time.monotonic() - lost_at < 10
     answer.end()
     assert (answer.ends, answer.is_done) == (1, True)
-    # Complete if nothing of it was lost, or ended as by a server that does not come back.
+    lost = installation.receipt(answer.generation_id)["usage"]["completion_tokens"] - len(answer.words)
+    # Complete if nothing of it was lost, or ended as by a server that does not come back. A worker may leave
+    # a replaced primary a second after the web process: what it published meanwhile is lost and charged.
     if "error" in answer.chunks[-1]:
         assert answer.error["code"] == "stream_unavailable"
-    receipt = installation.receipt(answer.generation_id)
-    assert abs(receipt["usage"]["completion_tokens"] - len(answer.words)) <= 2  # a tick may be half done
+        assert -2 <= lost <= (2 if dies else 2 * TOKENS_PER_SECOND)
+    else:
+        assert abs(lost) <= 2  # a tick may be half done
     if not dies:
         store.kill(old)  # nobody is there any more
         assert works(ask("five"))
