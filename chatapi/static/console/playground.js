@@ -295,4 +295,6 @@ if (form) {
   showFields();
   showColumns();
   showCode();
+  // Until here the browser itself would send the form, and load the page again.
+  find("send").disabled = false;
 }
