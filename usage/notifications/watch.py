@@ -179,7 +179,8 @@ def callers(since: datetime, model: str | None = None) -> list[int]:
     rows = fetch_all(
         f"""SELECT o.id FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_hourlyusage AS h
         JOIN accounts_apikey AS k ON k.id = h.api_key_id
-        WHERE h.organization_id = o.id AND h.hour >= %s {of_model} AND NOT k.is_test LIMIT 1)""",  # noqa: S608
+        WHERE h.organization_id = o.id AND h.hour >= %s {of_model} AND NOT k.is_test
+        LIMIT 1)""",  # noqa: S608
         [db_value(since), *([] if model is None else [model])],
     )
     return [organization_id for (organization_id,) in rows]

@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.models import Project
 from chatapi.api.management import bodies, objects
 from chatapi.api.management.bodies import NANODOLLARS_PER_CENT
 from chatapi.api.management.operations import ManagementOperation
@@ -23,18 +24,7 @@ from usage.notifications.spend_alerts import MAX_ALERTS
 _RECIPIENTS = "The recipients are addresses of members who have signed in."
 
 
-class _SpendAlertRoute(ManagementRoute):
-    """A route of the alerts of a project or, without one in its path, of the organization itself."""
-
-    def rows(self, request: Request, project_id: str | None) -> QuerySet[SpendAlert]:
-        project = None if project_id is None else self.project(request, project_id)
-        return SpendAlert.objects.filter(organization=caller_of(request).organization_id, project=project)
-
-    def find(self, request: Request, project_id: str | None, alert_id: str) -> SpendAlert:
-        return find(caller_of(request), self.rows(request, project_id), alert_id, "spend alert")
-
-
-class SpendAlerts(_SpendAlertRoute):
+class SpendAlerts(ManagementRoute):
     path = "spend_alerts"
     operations = {
         "GET": ManagementOperation(
@@ -50,26 +40,15 @@ class SpendAlerts(_SpendAlertRoute):
         ),
     }  # fmt: skip
 
-    def get(self, request: Request, project_id: str | None = None) -> Response:
-        query = self.query(request)
-        page = page_of_rows(self.rows(request, project_id), query, _shown, newest_first=query.order == "desc")
-        return respond(page)
+    def get(self, request: Request) -> Response:
+        return _page(self, request, None)
 
     @transaction.atomic
-    def post(self, request: Request, project_id: str | None = None) -> Response:
-        project = None if project_id is None else self.project(request, project_id)
-        row = SpendAlert(organization_id=caller_of(request).organization_id, project=project)
-        _set(row, self.body(request))
-        if not spend_alerts.add(row):
-            raise InvalidRequest(
-                f"There can be {MAX_ALERTS} spend alerts of an organization and its projects at most.",
-                None,
-                "too_many_objects",
-            )
-        return respond(*_shown([row]))
+    def post(self, request: Request) -> Response:
+        return _create(self, request, None)
 
 
-class OneSpendAlert(_SpendAlertRoute):
+class OneSpendAlert(ManagementRoute):
     path = "spend_alerts/<str:spend_alert_id>"
     operations = {
         "GET": ManagementOperation(
@@ -88,25 +67,19 @@ class OneSpendAlert(_SpendAlertRoute):
         ),
     }  # fmt: skip
 
-    def get(self, request: Request, spend_alert_id: str, project_id: str | None = None) -> Response:
-        return respond(*_shown([self.find(request, project_id, spend_alert_id)]))
+    def get(self, request: Request, spend_alert_id: str) -> Response:
+        return respond(*_shown([_find(request, None, spend_alert_id)]))
 
     @transaction.atomic
-    def post(self, request: Request, spend_alert_id: str, project_id: str | None = None) -> Response:
-        row = self.find(request, project_id, spend_alert_id)
-        _set(row, self.body(request))
-        row.save()
-        return respond(*_shown([row]))
+    def post(self, request: Request, spend_alert_id: str) -> Response:
+        return _change(self, request, _find(request, None, spend_alert_id))
 
     @transaction.atomic
-    def delete(self, request: Request, spend_alert_id: str, project_id: str | None = None) -> Response:
-        row = self.find(request, project_id, spend_alert_id)
-        row.delete()
-        owner = "organization" if project_id is None else "project"
-        return respond(objects.Deleted(object=f"{owner}.spend_alert.deleted", id=spend_alert_id))
+    def delete(self, request: Request, spend_alert_id: str) -> Response:
+        return _remove(_find(request, None, spend_alert_id), "organization.spend_alert.deleted")
 
 
-class ProjectSpendAlerts(SpendAlerts):
+class ProjectSpendAlerts(ManagementRoute):
     path = "projects/<str:project_id>/spend_alerts"
     operations = {
         "GET": ManagementOperation(
@@ -122,8 +95,15 @@ class ProjectSpendAlerts(SpendAlerts):
         ),
     }  # fmt: skip
 
+    def get(self, request: Request, project_id: str) -> Response:
+        return _page(self, request, self.project(request, project_id))
 
-class ProjectSpendAlert(OneSpendAlert):
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        return _create(self, request, self.project(request, project_id))
+
+
+class ProjectSpendAlert(ManagementRoute):
     path = "projects/<str:project_id>/spend_alerts/<str:spend_alert_id>"
     operations = {
         "GET": ManagementOperation(
@@ -142,8 +122,59 @@ class ProjectSpendAlert(OneSpendAlert):
         ),
     }  # fmt: skip
 
+    def get(self, request: Request, project_id: str, spend_alert_id: str) -> Response:
+        return respond(*_shown([_find(request, self.project(request, project_id), spend_alert_id)]))
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str, spend_alert_id: str) -> Response:
+        return _change(self, request, _find(request, self.project(request, project_id), spend_alert_id))
+
+    @transaction.atomic
+    def delete(self, request: Request, project_id: str, spend_alert_id: str) -> Response:
+        row = _find(request, self.project(request, project_id), spend_alert_id)
+        return _remove(row, "project.spend_alert.deleted")
+
 
 routes: list[type[ManagementRoute]] = [SpendAlerts, OneSpendAlert, ProjectSpendAlerts, ProjectSpendAlert]
+
+
+def _alerts(request: Request, project: Project | None) -> QuerySet[SpendAlert]:
+    """Return the alerts of the project or, without one, of the organization itself."""
+    return SpendAlert.objects.filter(organization=caller_of(request).organization_id, project=project)
+
+
+def _find(request: Request, project: Project | None, alert_id: str) -> SpendAlert:
+    return find(caller_of(request), _alerts(request, project), alert_id, "spend alert")
+
+
+def _page(route: ManagementRoute, request: Request, project: Project | None) -> Response:
+    query = route.query(request)
+    newest_first = query.order == "desc"
+    return respond(page_of_rows(_alerts(request, project), query, _shown, newest_first=newest_first))
+
+
+def _create(route: ManagementRoute, request: Request, project: Project | None) -> Response:
+    row = SpendAlert(organization_id=caller_of(request).organization_id, project=project)
+    _set(row, route.body(request))
+    if not spend_alerts.add(row):
+        raise InvalidRequest(
+            f"There can be {MAX_ALERTS} spend alerts of an organization and its projects at most.",
+            None,
+            "too_many_objects",
+        )
+    return respond(*_shown([row]))
+
+
+def _change(route: ManagementRoute, request: Request, row: SpendAlert) -> Response:
+    _set(row, route.body(request))
+    row.save()
+    return respond(*_shown([row]))
+
+
+def _remove(row: SpendAlert, event: str) -> Response:
+    alert_id = str(row.pk)
+    row.delete()
+    return respond(objects.Deleted(object=event, id=alert_id))
 
 
 def _set(row: SpendAlert, sent: bodies.SpendAlertBody) -> None:
