@@ -78,7 +78,7 @@ def test_members_are_invited_and_come_in_by_their_link(
     page.get_by_role("link", name="Members").click()
     page.get_by_role("link", name="Invite").click()
     page.get_by_label("User name").fill("bert")
-    page.get_by_label("member: create").check()
+    page.get_by_label("member: read").check()
     page.get_by_role("button", name="Invite").click()
     link = page.get_by_label("Link").input_value()
     page.get_by_role("link", name="All members").click()

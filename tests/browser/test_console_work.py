@@ -1,5 +1,6 @@
 """Limits and running requests in the console: few clicks, by keyboard, and what happens to the clients."""
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,19 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
 LONG = "hello [sandbox tokens=400 delay_ms=100]"
+NEW_KEY = """
+import json
+from accounts.keys import create_key
+from accounts.models import Project
+project = Project.objects.get(organization__name="Tests", name="default")
+print(json.dumps(create_key(project, name="to stop")[1]))
+"""
 
 
 @contextmanager
-def streaming(installation: Installation, count: int) -> Iterator[list[Any]]:
+def streaming(installation: Installation, count: int, key: str) -> Iterator[list[Any]]:
     """Send requests that run for long; yield their futures, whose results are their whole answers."""
-    url, key = f"{installation.url}/openai/v1", installation.keys["live"]
+    url = f"{installation.url}/openai/v1"
     with OpenAI(base_url=url, api_key=key, max_retries=0) as client, ThreadPoolExecutor(count) as pool:
 
         def ask() -> list[Any]:
@@ -58,7 +66,8 @@ def test_a_running_request_is_stopped_by_keyboard_and_then_all_of_its_key(
     sign_in(page, installation, "tess")
     page.goto(f"{installation.url}/console/{ids['Tests']}/live")
     expect(page.locator("#live-state")).to_have_text("live")
-    with streaming(installation, 3) as streams:
+    # Of a key without other requests, of which some may have failed.
+    with streaming(installation, 3, json.loads(installation.shell(NEW_KEY))) as streams:
         rows = page.locator("#live-rows tr")
         expect(rows).to_have_count(3, timeout=15_000)
         expect(page.locator("#live-tokens")).not_to_have_text("0", timeout=15_000)
@@ -79,7 +88,7 @@ def test_a_running_request_is_stopped_by_keyboard_and_then_all_of_its_key(
         for stream in streams:
             with pytest.raises(APIError, match="stopped this request"):
                 stream.result(timeout=30)
-    page.goto(f"{installation.url}/console/{ids['Tests']}/usage?days=1")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/usage?days=1&key=to+stop")
     trend = page.get_by_role("region", name="Error rate")
     expect(trend).to_contain_text(re.compile(r"(?<![\d.])0 %"))
 
@@ -90,7 +99,7 @@ def test_a_stop_after_the_session_has_ended_says_that_nothing_was_stopped(
     page = visitor
     sign_in(page, installation, "tess")
     page.goto(f"{installation.url}/console/{ids['Tests']}/live")
-    with streaming(installation, 1) as streams:
+    with streaming(installation, 1, installation.keys["live"]) as streams:
         button = page.locator("#live-rows tr").first.get_by_role("button")
         button.click(timeout=15_000)
         page.context.clear_cookies(name="sessionid")
