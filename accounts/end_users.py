@@ -44,10 +44,11 @@ def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
 
 
 def hash_names(project_id: int, rows: Iterable[EndUser]) -> None:
-    """Give these end users of the project, all that have limits, their names in requests of hashed names.
+    """Rename these end users to the digests of their names; they are those of the project with limits.
 
-    A digest stays: it is that of a long name. So does a name whose digest has limits of its own. A digest
-    without limits, of an earlier time in which the project hashed names, gets the name in exchange.
+    A name that is a digest already stays, as long names are; so does a name whose digest has limits of its
+    own. An end user without limits that has the digest, because the project hashed names before, gets the
+    name in exchange.
     """
     limited = list(rows)
     renamed = {digest(row.name): row for row in limited if not _DIGEST.fullmatch(row.name)}

@@ -175,7 +175,7 @@ class SentinelConnection(on_loop.Connection):
         _watch.add(self._sentinels, self)
 
     def leave(self, primary: Address) -> None:
-        """End the connection unless it has gone to the primary already; for a thread beside the loop."""
+        """End the connection, unless it is one to this primary by now. The watching thread calls it."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave, primary)
 
@@ -196,7 +196,7 @@ class SentinelConnection(on_loop.Connection):
 
 
 class TLSSentinelConnection(SentinelConnection, on_loop.SSLConnection):
-    """The same with TLS, which verifies the address that the sentinels tell."""
+    """The same with TLS, which verifies the certificate for the address that the sentinels name."""
 
 
 class ThreadSentinelConnection(thread.Connection):
@@ -217,7 +217,7 @@ class ThreadSentinelConnection(thread.Connection):
         return connected
 
     def leave(self, _: Address) -> None:
-        """End the connection; for a thread beside the one that uses it."""
+        """End the connection, which another thread may be using. The watching thread calls it."""
         if connected := cast(socket.socket | None, self._sock):
             with suppress(OSError):
                 # Not the own method of a TLS socket, after which the other thread would not encrypt any more.
@@ -236,7 +236,7 @@ class ThreadSentinelConnection(thread.Connection):
 
 
 class TLSThreadSentinelConnection(ThreadSentinelConnection, thread.SSLConnection):
-    """The same with TLS, which verifies the address that the sentinels tell."""
+    """The same with TLS, which verifies the certificate for the address that the sentinels name."""
 
 
 def pool_options(url: str) -> dict[str, Any]:

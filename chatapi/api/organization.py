@@ -112,7 +112,7 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
 
 
 def _unserved(operation_id: str, kind: str) -> Report:
-    """Return the report of usage that there is none of: a sum over all routes of OpenAI's gets no 404."""
+    """Return an empty report, so that a client that adds up all usage routes of OpenAI's gets no 404."""
     return Report(
         operation_id, f"List the usage of {kind}, which the service does not have: buckets without results",
         UNSERVED, EmptyPage, EmptyBucket, _completions, lambda query: replace(query, models=()),

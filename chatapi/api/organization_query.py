@@ -80,7 +80,7 @@ UNSERVED = UsageRouteSpec(
     "models",
     frozenset({"user_ids", "batch", "sizes", "sources", "context_levels", "vector_store_ids"}),
 )  # fmt: skip
-"""Usage of kinds that the service does not have: every parameter of any of them, as there is no result."""
+"""The routes of usage that the service does not have take all parameters of OpenAI's, and have no results."""
 
 
 @dataclass(frozen=True, slots=True)

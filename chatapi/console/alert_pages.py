@@ -48,7 +48,7 @@ class SpendAlertForm(forms.Form):
             recipients.help_text = "No member has signed in and has an address yet: nobody gets a mail."
 
     def clean_threshold(self) -> int:
-        """Refuse nothing at all, which each month has reached."""
+        """Refuse 0, which every month has reached when it begins."""
         threshold = int(self.cleaned_data["threshold"])
         if threshold == 0:
             raise forms.ValidationError("Enter more than 0.")
@@ -95,8 +95,8 @@ def remove(request: HttpRequest, console: Console, alert_id: int) -> HttpRespons
 
 
 def alert_lines(console: Console) -> list[tuple[SpendAlert, str, list[str]]]:
-    """Return the alerts, of the chosen project if there is one, with whose spending counts and the addresses
-    of the members who get the mail.
+    """Return each alert with the name of its project and the addresses of its recipients; only those of the
+    chosen project, if there is one.
     """
     rows = SpendAlert.objects.filter(organization=console.organization).select_related("project")
     found = list((rows if console.project is None else rows.filter(project=console.project)).order_by("pk"))

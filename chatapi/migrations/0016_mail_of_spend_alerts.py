@@ -1,4 +1,4 @@
-"""Mail of a kind of events more: spend alerts. No column changes."""
+"""Adds spend alerts to the kinds of mail; no column changes."""
 
 from django.db import migrations, models
 

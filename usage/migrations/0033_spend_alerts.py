@@ -1,4 +1,4 @@
-"""Spend alerts, and their kind of events, which changes no column."""
+"""Adds spend alerts and their kind of events; the kind changes no column."""
 
 import django.db.models.deletion
 from django.db import migrations, models

@@ -298,7 +298,7 @@ class SystemTurn(_Turn, frozen=True, tag="system"):
 
     @property
     def has_text(self) -> bool:
-        """Whether it is more than changes of the tools."""
+        """Return whether the turn says something; others only change the tools."""
         if isinstance(self.content, str):
             return self.content != ""
         return any(isinstance(block, TextBlock) and block.text for block in self.content)

@@ -27,7 +27,7 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def chat_format(self) -> parameters.ResponseFormat | None:
-        """The format as chat completions have it."""
+        """Return the format as chat completions have it."""
         if isinstance(self.format, FlatJsonSchema):
             schema = self.format
             return parameters.JsonSchemaFormat(
