@@ -25,13 +25,18 @@ GOOD = Cost(ms=900, queries=12, kb=149, is_page=True)
 def test_what_exceeds_a_bound_is_named(
     change: dict[str, Any], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not judged({"good": GOOD, "wrong": GOOD._replace(**change)})
+    assert not judged([("good", GOOD), ("wrong", GOOD._replace(**change))])
     assert text in capsys.readouterr().out
 
 
 def test_a_route_may_be_heavy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert judged({"good": GOOD, "route": GOOD._replace(kb=400, is_page=False)})
+    assert judged([("good", GOOD), ("route", GOOD._replace(kb=400, is_page=False))])
     assert "The heaviest page: good, 149 kB of at most 150." in capsys.readouterr().out
+
+
+def test_the_slower_of_two_readers_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not judged([("page", GOOD._replace(ms=1_001)), ("page", GOOD)])
+    assert "The slowest page or route: page, 1001 ms of at most 1000." in capsys.readouterr().out
 
 
 # Links that were mailed, second factors, and deliveries of webhooks: there are none.
