@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from django import forms
 from django.core.exceptions import ValidationError
 
 from accounts import access
 from accounts.models import Organization
-from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.sign_in import attempts
 from accounts.sign_in.form import TooMany, refuse_for, unless_unavailable
 
 
-class NamedOrganizationForm(ConstrainedForm):
+class NamedOrganizationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """An organization, whose new name must differ from all others by more than case."""
 
     person: Any = None

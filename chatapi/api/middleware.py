@@ -54,7 +54,9 @@ class ForwardedMiddleware(MiddlewareMixin):
 
 
 class IdentifyingMiddleware(MiddlewareMixin):
-    """Sets `x-request-id` on every answer, the client's if it is harmless, and `openai-*` on the API's."""
+    """Sets `x-request-id` on every answer, the client's if it is harmless. Keeps the API's answers out of
+    caches, and sets `openai-*` on them.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
         """Note the time, and the id that an error repeats."""
@@ -69,6 +71,7 @@ class IdentifyingMiddleware(MiddlewareMixin):
         access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
         access_log.info("%s", route_of(request), extra=access)
         if "/v1/" in request.path_info:
+            response["cache-control"] = "no-store"  # it depends on the key
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)
             for name in protocol_of(request.path_info, request.headers).request_id_headers:

@@ -5,7 +5,7 @@ without the brackets.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -104,7 +104,9 @@ class PageRequest:
 
 def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now: datetime) -> PageRequest:
     """Return the page that the request is for; raises `InvalidRequest` naming the parameter."""
-    sent = _sent(request, spec)
+    single = _SINGLE | (spec.unrecorded & {"batch"})
+    lists = {"group_by", "project_ids", "api_key_ids", "end_users", spec.models, *spec.unrecorded} - single
+    sent = parameters(request, single, lists)
     width, usual, most = spec.widths[_one_of(sent, "bucket_width", spec.widths, "1d")]
     limit = _number(sent, "limit", usual, 1, most)
     first, end = _times(sent, WIDTHS[width], now)
@@ -132,23 +134,21 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
 # ---- parameters, one by one
 
 Sent = Mapping[str, list[str]]
-_SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page", "batch"})
+_SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page"})
 
 
-def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
-    """Return the values by name, brackets or not.
+def parameters(request: HttpRequest, single: Set[str], lists: Set[str] = frozenset()) -> Sent:
+    """Return the values by name; the name of a list may have brackets.
 
     An unknown parameter is refused, because a filter that is not applied misleads.
     """
-    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", "end_users"}
-    known |= {spec.models, *spec.unrecorded}
     sent: dict[str, list[str]] = {}
     for key, values in request.GET.lists():
         name = key.removesuffix("[]")
-        if name not in known or (name in _SINGLE and name != key):
+        if key not in single and name not in lists:
             raise InvalidRequest(f"Unknown parameter: '{key[:100]}'.", key[:100], "unknown_parameter")
         sent.setdefault(name, []).extend(values)
-    for name in _SINGLE & sent.keys():
+    for name in single & sent.keys():
         if len(sent[name]) > 1:
             raise duplicate(name)
     return sent

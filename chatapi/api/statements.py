@@ -13,8 +13,9 @@ from rest_framework.response import Response
 from accounts import access
 from accounts.models import KeyScope
 from chatapi import errors
+from chatapi.api.organization_query import Sent, parameters
 from chatapi.api.views import ClientRoute, caller_of, respond
-from chatapi.wire.invalid_request import InvalidRequest, duplicate
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.models import Statement
 from usage.statements import reading
 from usage.statements.document import Money
@@ -57,10 +58,10 @@ class Statements(ClientRoute):
 
     def get(self, request: Request) -> Response:
         """Return a page, newest first."""
-        sent = _sent(request, {"limit", "after"})
+        sent = parameters(request._request, {"limit", "after"})
         rows = access.managed_by(caller_of(request), Statement.objects.all())
         if "after" in sent:
-            month = Month.parse(sent["after"])
+            month = Month.parse(sent["after"][0])
             if month is None:
                 raise InvalidRequest("Invalid value for 'after': expected a month such as 2026-11.", "after")
             rows = rows.filter(month__lt=month.first_day)
@@ -81,7 +82,7 @@ class StatementOfMonth(ClientRoute):
 
     def get(self, request: Request, period: str) -> HttpResponse:
         """Return the statement, or the preview of a month that is not closed; raises a 404."""
-        file_format = _format(request, _sent(request, {"format"}))
+        file_format = _format(request, parameters(request._request, {"format"}))
         caller = caller_of(request)
         rows = access.managed_by(caller, Statement.objects.all())
         organization = access.own_key(caller).project.organization
@@ -118,32 +119,20 @@ def _summary(row: Statement, sealed_id: int) -> StatementSummary:
     )
 
 
-def _sent(request: Request, known: set[str]) -> dict[str, str]:
-    """Return the query's parameters; raises `InvalidRequest` for an unknown or repeated one."""
-    sent: dict[str, str] = {}
-    for name, values in request._request.GET.lists():
-        if name not in known:
-            raise InvalidRequest(f"Unknown parameter: '{name[:100]}'.", name[:100], "unknown_parameter")
-        if len(values) > 1:
-            raise duplicate(name)
-        sent[name] = values[0]
-    return sent
-
-
-def _limit(sent: dict[str, str]) -> int:
-    text = sent.get("limit", str(_USUAL_LIMIT))
+def _limit(sent: Sent) -> int:
+    text = sent["limit"][0] if "limit" in sent else str(_USUAL_LIMIT)
     if not (text.isascii() and text.isdecimal() and len(text) < 4 and int(text) in _LIMITS):
         raise InvalidRequest("Invalid value for 'limit': expected an integer from 1 to 100.", "limit")
     return int(text)
 
 
-def _format(request: Request, sent: dict[str, str]) -> str:
+def _format(request: Request, sent: Sent) -> str:
     """Return the format that the query names, else the first one that `Accept` does, else JSON."""
     if "format" in sent:
-        if sent["format"] not in FORMATS:
+        if sent["format"][0] not in FORMATS:
             words = ", ".join(f"'{name}'" for name in FORMATS)
             raise InvalidRequest(f"Invalid value for 'format': supported values are {words}.", "format")
-        return sent["format"]
+        return sent["format"][0]
     accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
     named = {each.media_type: name for name, each in FORMATS.items()}
     return next((named[each] for each in accepted if each in named), "json")

@@ -3,10 +3,11 @@
 import logging
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import msgspec
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -41,6 +42,8 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
     if is_unavailable(error):
         log.warning("the database is not available: %s", error)
         return envelope(request, errors.unavailable("The service can't read its books right now."))
+    if isinstance(error, MethodNotAllowed):
+        error = errors.method_not_allowed(request.method, " or ".join(context["view"].allowed_methods))
     if isinstance(error, NotAuthenticated | TooManyFailedAttempts):
         refused_requests.count_key_refusal(error)
     api_error = errors.from_exception(error)
@@ -74,7 +77,7 @@ class JSONAlways(BaseContentNegotiation):
 
 
 class ClientRoute(APIView):
-    """A route of the API behind a key, which reads unless a subclass allows more methods.
+    """A route of the API behind a key, which reads.
 
     It checks the method before the key, as the hot routes do.
     """
@@ -89,7 +92,7 @@ class ClientRoute(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods before anything is looked up, then keys that lack the scope or the right."""
         if str(request.method).lower() not in self.http_method_names:
-            self.http_method_not_allowed(request)
+            raise MethodNotAllowed(str(request.method))
         super().initial(request, *args, **kwargs)
         if self.required_scope is not None:
             caller_of(request).require(self.required_scope)
@@ -98,15 +101,6 @@ class ClientRoute(APIView):
                 "This needs an admin key. An owner or admin of your organization, or the operator, can make "
                 "one."
             )
-
-    def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise a 405, to which DRF adds `Allow`."""
-        raise errors.method_not_allowed(str(request.method), " or ".join(self.allowed_methods))
-
-    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keep the answer, which depends on the key, out of shared caches."""
-        response["cache-control"] = "no-store"
-        return super().finalize_response(request, response, *args, **kwargs)
 
 
 class Models(ClientRoute):

@@ -1,8 +1,5 @@
 """Live: the organization's running requests, and stopping one of them or all of a key."""
 
-from dataclasses import replace
-from typing import Any
-
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
@@ -12,10 +9,9 @@ from accounts.models import APIKey
 from chatapi.console.tenancy import Console, page, render
 from chatapi.identity import parse_id
 from chatapi.pages import stopping
-from usage.formatting import duration
 from usage.models import Generation
 from usage.pages.filters import is_id
-from usage.pages.live import PAGE_ROWS, LiveFilters, LiveRow, offered, running_of, sums
+from usage.pages.live import LiveFilterForm, running_of, table
 
 
 @require_safe
@@ -23,23 +19,18 @@ from usage.pages.live import PAGE_ROWS, LiveFilters, LiveRow, offered, running_o
 def live_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the running requests that the URL asks for; a script keeps the table up to date."""
     running = running_of([console.organization.pk])
-    chosen = LiveFilters.of(request.GET)
-    known = {}
+    query, known = request.GET.dict(), {}
     if console.project:
         # The URL may have its name.
-        chosen = replace(chosen, project=str(console.project.pk))
+        query["project"] = str(console.project.pk)
         known["project"] = console.project.name
-    if is_id(chosen.key):
-        keys = access.belonging_to(console.organization.pk, APIKey.objects.filter(pk=int(chosen.key)))
+    if is_id(key_id := query.get("key", "")):
+        keys = access.belonging_to(console.organization.pk, APIKey.objects.filter(pk=int(key_id)))
         if (key := keys.first()) is not None:
             known["key"] = str(key)
-    shown = chosen.matching(running)
-    context: dict[str, Any] = {
+    context = {
         "title": "Live",
-        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
-        **sums(shown, running),
-        "chosen": chosen,
-        "filters": offered(running, chosen, known=known),
+        **table(LiveFilterForm(query, running, known=known)),
         "feed": console.url("home_of") + "live/feed",
         "may_stop": console.may("usage.change_generation"),
     }

@@ -330,7 +330,7 @@ class Moderation(_Plain, frozen=True):
     policy: ModerationPolicy | None = None
 
 
-class PromptCacheOptions(_Plain, frozen=True):
+class PromptCacheOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """How prompts are cached."""
 
     mode: Literal["implicit", "explicit"] | None = None

@@ -228,6 +228,13 @@ def test_other_methods_are_refused_with_those_that_are_allowed(db: None, method:
     assert response.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_the_management_api_refuses_other_methods_before_it_reads_the_key(db: None, method: str) -> None:
+    response = Client().generic(method, "/v1/organization/projects", "{}", "application/json")
+    assert error(response, 405)["message"] == f"{method} is not allowed here. Use GET or HEAD or POST."
+    assert response.headers["allow"] == "GET, HEAD, POST"
+
+
 # Claude Code asks for `/` when it starts.
 @pytest.mark.parametrize("path", ["/", "/v1/models"])
 def test_a_head_request_has_no_body(alice: Person, path: str) -> None:
@@ -243,8 +250,10 @@ def test_the_answer_is_json_for_every_accept_header(alice: Person, small: Served
     error(alice.get("/v1/nothing", accept=accept), 404)
 
 
-def test_what_a_key_sees_is_not_cached(alice: Person) -> None:
-    assert alice.get("/v1/key").headers["cache-control"] == "no-store"
+@pytest.mark.parametrize("path", ["/v1/key", "/v1/organization/projects", "/v1/organization/statements"])
+def test_what_a_key_sees_is_not_cached(alice: Person, path: str) -> None:
+    response = alice.manage_as("owner").get(path)
+    assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/nothing", "/nothing", "/admin/login/"])

@@ -61,15 +61,19 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         page = client.get(url(alice, f"live?{query}"))
         assert [row.id for row, _ in page.context["rows"]] == [str(own[name])], query
     assert "No running request matches." in text(client.get(url(alice, "live?project=999&key=x&model=<b>")))
+    assert "No running request matches." in text(client.get(url(alice, "live"), {"model": "a\0 "}))
 
 
 def test_a_filter_of_what_does_not_run_has_its_name(alice: Person, charlie: Person) -> None:
     client, own = client_of(alice.user), {"project": alice.project.pk, "key": alice.api_key.pk}
-    filters = client.get(url(alice, "live"), own).context["filters"]
-    assert [each.options[-1][1] for each in filters] == ["default", str(alice.api_key), "any"]
+    filters = list(client.get(url(alice, "live"), own).context["form"])
+    assert [each.field.choices[-1][1] for each in filters] == ["default", str(alice.api_key), "any"]
+    assert [each.value() for each in filters] == [*map(str, own.values()), None]
     theirs = {"project": charlie.project.pk, "key": charlie.api_key.pk}
-    filters = client.get(url(alice, "live"), theirs).context["filters"]
-    assert [each.options[-1][1] for each in filters[:2]] == [f"number {each}" for each in theirs.values()]
+    filters = list(client.get(url(alice, "live"), theirs).context["form"])
+    assert [each.field.choices[-1][1] for each in filters[:2]] == [
+        f"number {each}" for each in theirs.values()
+    ]
 
 
 @pytest.mark.parametrize("path", ["/admin/live/", None])

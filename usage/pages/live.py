@@ -1,11 +1,12 @@
 """The Live page of open generations: its table, and the JSON of the feed that keeps it up to date."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from django import forms
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -93,81 +94,67 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
 
-# ---- filters
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFilters:
-    """The project, the key and the model that the URL asks for; empty: all."""
-
-    project: str
-    key: str
-    model: str
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> "LiveFilters":
-        return cls(*(query.get(name, "") for name in ("project", "key", "model")))
-
-    @property
-    def are_set(self) -> bool:
-        return bool(self.project or self.key or self.model)
-
-    def matching(self, running: Iterable[RunningGeneration]) -> list[RunningGeneration]:
-        return [
-            each
-            for each in running
-            if self.project in ("", str(each.project_id))
-            and self.key in ("", str(each.api_key_id))
-            and self.model in ("", each.model)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """One filter of the page: its options are those of the running requests, and the chosen one."""
-
-    name: str
-    title: str
-    chosen: str
-    options: Sequence[tuple[str, str]]
-
-
-def offered(
-    running: Iterable[RunningGeneration],
-    chosen: LiveFilters,
-    project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
-    known: Mapping[str, str] = MappingProxyType({}),
-) -> list[Filter]:
-    """Return the filters of the page; `project_name` says how it names a project.
-
-    `known` has the names of the chosen project and key, if the page knows them.
-    """
-    options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
-    for each in running:
-        options["project"][str(each.project_id)] = project_name(each)
-        options["key"][str(each.api_key_id)] = each.key
-        options["model"][each.model] = each.model
-    found = []
-    for name, own in options.items():
-        value = getattr(chosen, name)[:100]
-        if value:
-            own.setdefault(value, value if name == "model" else known.get(name, f"number {value}"))
-        listed = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
-        found.append(Filter(name, name.capitalize(), value, listed))
-    return found
-
-
 # ---- the page
 
 
-def sums(shown: Sequence[RunningGeneration], running: Sequence[RunningGeneration]) -> dict[str, Any]:
-    """Return the numbers above the table, and whether more may be running than was read."""
+class LiveFilterForm(forms.Form):
+    """The GET form of a Live page. It offers the values of the running requests, and the chosen ones."""
+
+    project = forms.ChoiceField(required=False)
+    key = forms.ChoiceField(required=False)
+    model = forms.ChoiceField(required=False)
+
+    def __init__(
+        self,
+        query: Mapping[str, str],
+        running: Sequence[RunningGeneration],
+        project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
+        known: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Read the query. `project_name` names the project of a running request. `known` has the names of the
+        chosen project and key, if the page knows them.
+        """
+        super().__init__(query, auto_id=False)
+        self.running = running
+        options: dict[str, dict[str, str]] = {name: {} for name in self.fields}
+        for each in running:
+            options["project"][str(each.project_id)] = project_name(each)
+            options["key"][str(each.api_key_id)] = each.key
+            options["model"][each.model] = each.model
+        for name, own in options.items():
+            # A link may be of a key whose requests have ended, so no value is a mistake.
+            if chosen := query.get(name):
+                own.setdefault(chosen, chosen if name == "model" else known.get(name, f"number {chosen}"))
+            field: Any = self.fields[name]
+            field.choices = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
+        self.full_clean()
+
+    @property
+    def shown(self) -> list[RunningGeneration]:
+        """Return the running requests that match."""
+        project, key, model = (self.cleaned_data[name] for name in ("project", "key", "model"))
+        return [
+            each
+            for each in self.running
+            if project in ("", str(each.project_id))
+            and key in ("", str(each.api_key_id))
+            and model in ("", each.model)
+        ]
+
+
+def table(form: LiveFilterForm) -> dict[str, Any]:
+    """Return what the templates show: the form, the sums, and the rows, each with its age."""
+    shown = form.shown
     return {
+        "form": form,
+        "chosen": form.cleaned_data,
         "count": len(shown),
         "tokens": count(sum(each.completion_tokens for each in shown)),
         "cost": money(sum(each.cost_nanodollars for each in shown)),
-        "is_cut": len(running) >= MAX_ROWS,
+        # More may be running than was read.
+        "is_cut": len(form.running) >= MAX_ROWS,
         "max_rows": MAX_ROWS,
+        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
     }
 
 
@@ -193,15 +180,11 @@ def running_of(
 def page(request: HttpRequest) -> HttpResponse:
     """Show the table. A script keeps it up to date; without a script the page reloads itself."""
     running = running_of(access.organizations_of(request.user))
-    chosen = LiveFilters.of(request.GET)
-    shown = chosen.matching(running)
+    form = LiveFilterForm(request.GET, running, lambda each: f"{each.organization} / {each.project}")
     context = {
         "title": "Live",
-        **sums(shown, running),
-        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
+        **table(form),
         "feed": reverse("admin:live_feed"),
-        "chosen": chosen,
-        "filters": offered(running, chosen, lambda each: f"{each.organization} / {each.project}"),
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
     return admin_page(request, "usage/live.html", context)

@@ -11,14 +11,16 @@ from django.db.models import Model, QuerySet
 from django.utils import timezone
 from msgspec import Struct
 from msgspec.inspect import ListType, type_info
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.request import Request
+from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
 from accounts.models import KeyScope, Project
 from chatapi import errors
 from chatapi.api.management.operations import ManagementOperation, Operations
-from chatapi.api.views import ClientRoute, caller_of
+from chatapi.api.views import JSONAlways, caller_of
 from chatapi.wire import json_guard
 from chatapi.wire.invalid_request import InvalidRequest, explain
 
@@ -27,11 +29,11 @@ _MOST_ROWS = 1_000  # of members, keys and so on; projects have `MAX_PROJECTS`, 
 _Row = TypeVar("_Row", bound=Model)
 
 
-class ManagementRoute(ClientRoute):
+class ManagementRoute(APIView):
     """A route of the caller's organization, for keys with a role that permits the operation."""
 
+    content_negotiation_class = JSONAlways
     http_method_names = ["get", "head", "post", "delete"]
-    required_scope = KeyScope.MANAGEMENT
     operations: ClassVar[Operations]
     operation: ManagementOperation
     """The one that the request's method names."""
@@ -42,8 +44,9 @@ class ManagementRoute(ClientRoute):
         """Refuse other methods, then keys without the scope, the role or its permission."""
         operation = self.operations.get("GET" if request.method == "HEAD" else str(request.method))
         if operation is None:
-            self.http_method_not_allowed(request)
+            raise MethodNotAllowed(str(request.method))
         super().initial(request, *args, **kwargs)
+        caller_of(request).require(KeyScope.MANAGEMENT)
         access.require(caller_of(request), operation.permission)
         self.operation = operation
 
