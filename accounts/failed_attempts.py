@@ -4,8 +4,6 @@ Each process counts for itself, so a wrong key costs no round trip. Once a secon
 Redis and learns the sums of all processes; without Redis it continues with its own.
 """
 
-import asyncio
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -15,18 +13,16 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from accounts import api_keys, ip_addresses
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 from accounts.redis_time_limit import in_time
 
 WINDOW_MS = 60_000
+# How often a web process calls `share`.
 SHARE_S = 1.0
 MAX_IPS = 10_000
 MAX_RIGHT_KEYS = 10_000
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -108,15 +104,6 @@ class FailedAttempts:
                     count.new = max(0, count.new - shared)
                     count.failures = total + count.new
                     count.ends_at = time.monotonic() + left_ms / 1_000
-
-    async def share_forever(self, redis: Redis, prefix: str) -> None:
-        """Share every second, whether Redis is available or not."""
-        while True:
-            await asyncio.sleep(SHARE_S)
-            try:
-                await self.share(redis, prefix)
-            except RedisError as error:
-                log.warning("failed attempts are not shared: %r", error)
 
     def _refuse_beyond(self, most: int, ip: str) -> None:
         count, now = self._counts.get(ip_addresses.network_of(ip)), time.monotonic()

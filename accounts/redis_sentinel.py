@@ -29,9 +29,10 @@ from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as ThreadRetry
 
-from accounts import loop_clock
+from accounts.redis_time_limit import in_time
 from accounts.redis_urls import SentinelURLs, sentinel_urls, without_secrets
 
 # How long one sentinel may take: then the next one still has time within a command's `REPLY_TIMEOUT_S`.
@@ -48,19 +49,19 @@ _answered: dict[SentinelURLs, str] = {}
 
 async def primary_address(urls: SentinelURLs) -> Address:
     """Return the host and port of the primary. Raises `RedisError` if no sentinel knows it."""
-    failed: dict[str, Exception | None] = {}
+    failed: dict[str, RedisError | None] = {}
     for url in _in_order(urls):
         sentinel = Redis.from_url(
             url, retry=Retry(NoBackoff(), 0), driver_info=_DRIVER, decode_responses=True
         )
         try:
-            async with loop_clock.timeout(SENTINEL_TIMEOUT_S):
+            async with in_time(SENTINEL_TIMEOUT_S):
                 found: Address | None = await cast(Any, sentinel).execute_command(_QUESTION, urls.name)
             if found is not None:
                 _answered[urls] = url
                 return found
             failed[url] = None
-        except (RedisError, OSError, RuntimeError) as error:  # uvloop's, for a connection that was reset
+        except RedisError as error:
             failed[url] = error
         finally:
             await sentinel.aclose()
@@ -69,7 +70,7 @@ async def primary_address(urls: SentinelURLs) -> Address:
 
 def primary_address_from_thread(urls: SentinelURLs) -> Address:
     """Return what `primary_address` does, without an event loop."""
-    failed: dict[str, Exception | None] = {}
+    failed: dict[str, RedisError | None] = {}
     for url in _in_order(urls):
         try:
             with open_sentinel(url) as sentinel:
@@ -78,7 +79,7 @@ def primary_address_from_thread(urls: SentinelURLs) -> Address:
                 _answered[urls] = url
                 return found
             failed[url] = None
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             failed[url] = error
     raise _unknown(urls, failed)
 
@@ -99,15 +100,15 @@ def _in_order(urls: SentinelURLs) -> list[str]:
     return sorted(shuffled, key=lambda url: url != _answered.get(urls))
 
 
-def _unknown(urls: SentinelURLs, failed: Mapping[str, Exception | None]) -> RedisConnectionError:
+def _unknown(urls: SentinelURLs, failed: Mapping[str, RedisError | None]) -> RedisConnectionError:
     reasons = [f"{sentinel_place(url)}: {_reason(error)}" for url, error in failed.items()]
     return RedisConnectionError(f"no sentinel knows the primary {urls.name} ({'; '.join(reasons)})")
 
 
-def _reason(error: Exception | None) -> str:
+def _reason(error: RedisError | None) -> str:
     if error is None:
         return "does not know this name"
-    return "does not answer" if isinstance(error, TimeoutError) else str(error).rstrip(".")
+    return "does not answer" if isinstance(error, RedisTimeoutError) else str(error).rstrip(".")
 
 
 def sentinel_place(url: str) -> str:

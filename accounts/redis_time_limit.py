@@ -1,4 +1,9 @@
-"""A time limit for commands to Redis, and its failures as one error."""
+"""The time limit of commands to Redis, whose failures are all `RedisError`.
+
+redis-py raises `RedisError` for each failure to resolve, connect, encrypt, send and read. Two others are
+left: the time limit's own, and uvloop's `RuntimeError` for a write to a connection that was reset a moment
+ago. So every command of an asynchronous client is sent within `in_time`.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +17,7 @@ from accounts.loop_clock import REPLY_TIMEOUT_S
 
 @asynccontextmanager
 async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
-    """Raise `RedisError` if the block takes longer, by default `REPLY_TIMEOUT_S`, or can't reach Redis."""
+    """Raise `RedisError` if Redis takes longer than that (default: `REPLY_TIMEOUT_S`), or is out of reach."""
     # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which swallows cancellations on
     # Python 3.11.
     try:
@@ -20,5 +25,5 @@ async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise RedisTimeoutError("Redis does not answer") from error
-    except OSError as error:
+    except RuntimeError as error:
         raise RedisConnectionError(str(error)) from error

@@ -4,8 +4,6 @@ Each process counts in memory and writes all its numbers every few seconds into 
 of any web process reads the hash, so that one address is enough to scrape.
 """
 
-import asyncio
-import logging
 import os
 import resource
 from bisect import bisect_left
@@ -21,8 +19,7 @@ from redis.exceptions import RedisError
 from accounts.loop_clock import clock
 from accounts.redis_time_limit import in_time
 from chatapi import identity
-
-log = logging.getLogger(__name__)
+from chatapi.concurrency import repeat
 
 PUBLISH_S: Final = 5.0
 # A process that has written nothing for this long has ended.
@@ -157,18 +154,17 @@ class Snapshot(msgspec.Struct):
 async def publish_forever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
     """Write this process's numbers every `PUBLISH_S`; `active` counts what it works on."""
     name = identity.process_name()
-    while True:
+
+    async def publish() -> None:
         count = active()
         gauges = {gauge.name: float(gauge.read(count)) for gauge in GAUGES}
         histograms = {each.name: each.series for each in HISTOGRAMS if each.series}
         counters = {each.name: each.series for each in COUNTERS if each.series}
         text = msgspec.json.encode(Snapshot(role, gauges, histograms, counters))
-        try:
-            async with in_time():
-                await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)
-        except RedisError as error:
-            log.warning("metrics: %s", error)
-        await asyncio.sleep(PUBLISH_S)
+        async with in_time():
+            await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)
+
+    await repeat(PUBLISH_S, "metrics", publish, expected=(RedisError,))
 
 
 def read(redis: ThreadRedis, prefix: str) -> Mapping[str, Snapshot]:

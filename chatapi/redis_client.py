@@ -1,7 +1,8 @@
 """Connections to Redis that never retry a command by themselves and never wait without a limit."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis as ThreadRedis
@@ -10,8 +11,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as ThreadRetry
 
 from accounts.loop_clock import REPLY_TIMEOUT_S
@@ -23,28 +23,34 @@ from accounts.redis_time_limit import in_time
 _DRIVER = DriverInfo()
 
 
-class _NeverAgain(Retry):
-    """No retries: after a lost reply, XADD would write its entry twice."""
+class UnreadableURL(RedisError):
+    """redis-py can't read a URL of the settings."""
 
     def __init__(self) -> None:
-        super().__init__(NoBackoff(), 0)
+        super().__init__("its URL can't be read")
 
-    async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        """Call once. Raises `RedisError`, also for uvloop's RuntimeError on a connection that was reset."""
-        try:
-            return await super().call_with_retry(*args, **kwargs)
-        except (OSError, RuntimeError) as error:
-            raise RedisConnectionError(str(error)) from error
+
+@contextmanager
+def url_errors() -> Iterator[None]:
+    """Raise `UnreadableURL` if redis-py can't read the URL with which the block connects.
+
+    It reads some parameters only with the first command. The text of its error may contain a password.
+    """
+    try:
+        yield
+    except (ValueError, TypeError):
+        raise UnreadableURL from None
 
 
 def connect(url: str, *, max_connections: int = 64) -> Redis:
-    """Return a client that never retries by itself."""
+    """Return a client that never retries by itself. Send its commands within `in_time`."""
     options: dict[str, Any] = {
         "max_connections": max_connections,
         "timeout": 5,
         "socket_timeout": None,
         "socket_connect_timeout": 2,
-        "retry": _NeverAgain(),
+        # After a lost reply, a repeated XADD would write its entry twice.
+        "retry": Retry(NoBackoff(), 0),
         "health_check_interval": 0,
         "driver_info": _DRIVER,
         "protocol": 3,  # the protocol of its `DedicatedConnection`s, too
@@ -95,10 +101,7 @@ class DedicatedConnection:
         """
         # The wait for the turn counts, too: those behind a frozen Redis must not fail one after the other.
         async with in_time(), self._turn:
-            try:
-                replies = await self._exchange(commands)
-            except RuntimeError as error:  # uvloop's, for a connection that was reset
-                raise RedisConnectionError(str(error)) from error
+            replies = await self._exchange(commands)
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise reply

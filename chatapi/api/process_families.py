@@ -26,7 +26,7 @@ def families() -> Iterator[Metric]:
     try:
         with connect_from_thread(shared_url()) as redis:
             living = process_metrics.read(redis, settings.REDIS_KEY_PREFIX)
-    except (RedisError, OSError) as error:
+    except RedisError as error:
         log.warning("metrics: Redis is not available: %s", error)
         return
     for gauge in process_metrics.GAUGES:

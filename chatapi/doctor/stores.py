@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from accounts.redis_sentinel import open_sentinel, sentinel_place
 from accounts.redis_urls import SentinelURLs, all_urls, sentinel_urls, shared_url, without_secrets
 from chatapi.doctor.finding import Finding, ok, warning, wrong
-from chatapi.redis_client import connect_from_thread
+from chatapi.redis_client import connect_from_thread, url_errors
 from chatapi.redis_servers import stream_servers
 from chatapi.serving import preflight
 from usage.database import replica
@@ -105,20 +105,19 @@ def check_redis() -> Generator[Finding, None, bool]:
     all_answer = True
     for url in all_urls():
         try:
-            if sentinels := sentinel_urls(url):
-                yield from _check_sentinels(sentinels)
-            with connect_from_thread(url) as redis:
-                yield from _check_one(redis, _place(url))
-        except (RedisError, OSError, ValueError, TypeError) as error:
+            with url_errors():
+                if sentinels := sentinel_urls(url):
+                    yield from _check_sentinels(sentinels)
+                with connect_from_thread(url) as redis:
+                    yield from _check_one(redis, _place(url))
+        except RedisError as error:
             all_answer = False
-            # The text of a ValueError may contain the URL with its password.
-            reason = "its URL can't be read" if isinstance(error, ValueError | TypeError) else str(error)
             remedy = (
                 "Start the service: manage.py serve runs its own Valkey."
                 if settings.EMBEDDED_VALKEY
                 else "Check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
             )
-            yield wrong("Redis", f"{_place(url)} does not answer: {reason.rstrip('.')}.", remedy)
+            yield wrong("Redis", f"{_place(url)} does not answer: {str(error).rstrip('.')}.", remedy)
     return all_answer
 
 
@@ -147,7 +146,7 @@ def _check_sentinels(urls: SentinelURLs) -> Iterator[Finding]:
             if "NOQUORUM" in reason:
                 remedy = f"Start the other sentinels: until then, nobody replaces a {urls.name} that dies."
             yield wrong("sentinels", f"{place} for {urls.name}: {reason}.", remedy)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             reason = str(error).rstrip(".")
             remedy = "Start it, or check sentinel_username and sentinel_password of the URL."
             yield warning("sentinels", f"{place} can't be asked: {reason}.", remedy)

@@ -19,8 +19,8 @@ def redis_errors() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def in_time() -> AsyncIterator[None]:
-    """Raise `StreamUnavailable` if the block takes longer than `REPLY_TIMEOUT_S`, or can't reach Redis."""
+async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
+    """Raise each failure of `accounts.redis_time_limit.in_time` as `StreamUnavailable`."""
     with redis_errors():
-        async with redis_in_time():
+        async with redis_in_time(timeout_s):
             yield

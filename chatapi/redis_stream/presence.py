@@ -20,11 +20,11 @@ from concurrent.futures import Future
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import PubSub
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from chatapi.delta_stream import Signs, StreamUnavailable
 from chatapi.redis_client import connect_from_thread
-from chatapi.redis_stream.errors import in_time
+from chatapi.redis_stream.errors import in_time, redis_errors
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ class RedisPresence:
         while not self._stopping.is_set():
             try:
                 with (
+                    redis_errors(),
                     connect_from_thread(self._url) as redis,
                     redis.pubsub(ignore_subscribe_messages=True) as channel,
                 ):
@@ -88,10 +89,9 @@ class RedisPresence:
                     self._keep_renewing(redis, channel)
             except Exception as error:
                 if not self._begun.done():
-                    is_away = isinstance(error, RedisError)
-                    self._begun.set_exception(StreamUnavailable(str(error)) if is_away else error)
+                    self._begun.set_exception(error)
                     return
-                if isinstance(error, RedisError):
+                if isinstance(error, StreamUnavailable):
                     log.warning("presence: %s", error)
                 else:
                     log.exception("presence failed")

@@ -301,14 +301,18 @@ class RedisStream:
                 async with in_time():
                     await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
                 is_asked = False
-                while (message := await channel.get_message(timeout=SILENT_S)) is not None or not is_asked:
-                    # A machine without power closes no connection: without a question this waited for ever.
+                while True:
+                    # Longer than the silence: redis-py connects again in here, and waits for the greeting.
+                    async with in_time(2 * SILENT_S):
+                        message = await channel.get_message(timeout=SILENT_S)
+                        if message is None and not is_asked:
+                            # A machine without power closes no connection: this would wait for ever.
+                            await channel.ping()
+                    if message is None and is_asked:
+                        raise StreamUnavailable("the server of the cancellations does not answer")
                     is_asked = message is None
-                    if message is None:
-                        await channel.ping()
-                    elif message["type"] == "message":
+                    if message is not None and message["type"] == "message":
                         yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
-        raise StreamUnavailable("the server of the cancellations does not answer")
 
     async def connected_workers(self) -> set[str]:
         prefix = f"{self._prefix}worker:"

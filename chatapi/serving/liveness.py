@@ -1,13 +1,12 @@
 """Shows that a process without HTTP lives: its loop touches a file, and a health check reads the age."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from django.conf import settings
 
-log = logging.getLogger(__name__)
+from chatapi.concurrency import repeat
 
 INTERVAL_S = 5.0
 
@@ -17,16 +16,12 @@ async def alive(role: str) -> AsyncIterator[None]:
     """Touch `<state folder>/<role>.alive` while the block runs, for docker-compose.yml's health checks."""
     path = settings.STATE_DIR / f"{role}.alive"
 
-    async def keep_fresh() -> None:
-        while True:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-            except OSError as error:  # the disk may be full for a while; only health checks read the file
-                log.warning("%s can't be touched: %s", path, error)
-            await asyncio.sleep(INTERVAL_S)
+    async def touch() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
-    touching = asyncio.create_task(keep_fresh())
+    # The disk may be full for a while; only health checks read the file.
+    touching = asyncio.create_task(repeat(INTERVAL_S, f"{path} can't be touched", touch, expected=(OSError,)))
     try:
         yield
     finally:

@@ -200,13 +200,15 @@ def _redis_error(url: str) -> Exception | None:
     # Imported here, because `serve` with the embedded Valkey saves these 20 MB.
     from redis.exceptions import RedisError  # noqa: PLC0415
 
-    from chatapi.redis_client import connect_from_thread  # noqa: PLC0415
+    from chatapi.redis_client import UnreadableURL, connect_from_thread, url_errors  # noqa: PLC0415
 
     try:
-        with connect_from_thread(url, timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S) as redis:
+        with (
+            url_errors(),
+            connect_from_thread(url, timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S) as redis,
+        ):
             redis.ping()
-    except (ValueError, TypeError):  # of a parameter that the client does not know
-        # The error's text, like the URL, may contain a password.
+    except UnreadableURL:
         hint = (
             "user and password must be percent-encoded, port and database numbers, and parameters redis-py's"
         )

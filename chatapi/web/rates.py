@@ -13,6 +13,7 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import NOTHING_USED, Amounts, Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
+from chatapi.concurrency import repeat
 from chatapi.delta_stream import RUN_TTL_MS
 from chatapi.web.cancellations import InBackground
 from usage.books import reports
@@ -161,12 +162,12 @@ class Rates:
 
     async def renew(self) -> None:
         """Renew the leases of all that runs, for ever."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            try:
-                await self._limits.renew(self._running.values())
-            except RedisError as error:
-                log.warning("renewing rate limits: %r", error)
+        await repeat(
+            RENEW_S,
+            "rate limits are not renewed",
+            lambda: self._limits.renew(self._running.values()),
+            expected=(RedisError,),
+        )
 
     async def _end(self, generation_id: UUID) -> reports.End | None:
         """Return how a generation ended, once it has; None if it never does."""

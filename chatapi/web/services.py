@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache, KeyHeaders, RefusedKey, sent_key
 from accounts.errors import AccountsError
-from accounts.failed_attempts import attempts
+from accounts.failed_attempts import SHARE_S, attempts
 from accounts.rate_limits import RUNNING_LEASE_MS, RateLimits
 from chatapi import catalog, errors, response_store
 from chatapi.catalog import CatalogModel
-from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
+from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, repeat, supervise
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
@@ -138,11 +138,12 @@ class Services:
         finally:
             cls._starting = None
         shared, prefix = services._redis.shared, settings.REDIS_KEY_PREFIX
+        share = partial(attempts.share, shared, prefix)
         for loop in (
             services.rates.renew,
             services.silence.look_for_workers,
             services.silence.ask_books,
-            partial(attempts.share_forever, shared, prefix),
+            partial(repeat, SHARE_S, "failed attempts are not shared", share, expected=(RedisError,)),
             partial(publish_forever, shared, prefix, "web", lambda: services.inboxes.open_count),
             partial(refused_requests.write_forever, services.commits),
         ):

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from chatapi import identity
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.concurrency import Batch, CachedValue, Loop, supervise
+from chatapi.concurrency import Batch, CachedValue, Loop, repeat, supervise
 from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
@@ -44,6 +44,7 @@ from usage.errors import AlreadyResolved, UsageError
 
 log = logging.getLogger(__name__)
 
+LISTEN_AGAIN_S = 0.2
 # The cost of stopping and settling a run, in deltas (`fair_turns.py`).
 STOP_UNITS = 16
 
@@ -181,13 +182,12 @@ class WorkerServices:
 
     async def _listen(self, stream: DeltaStream) -> None:
         """Stop runs of one server as their cancellations arrive, for ever."""
-        while True:
-            try:
-                async for generation_id, why in stream.cancellations(self.name):
-                    await self._cancel(generation_id, why)
-            except StreamUnavailable as error:
-                log.warning("cancellations: %r", error)
-            await asyncio.sleep(0.2)
+
+        async def listen() -> None:
+            async for generation_id, why in stream.cancellations(self.name):
+                await self._cancel(generation_id, why)
+
+        await repeat(LISTEN_AGAIN_S, "cancellations", listen, expected=(StreamUnavailable,))
 
     @contextmanager
     def awaiting(self, generation_id: UUID) -> Iterator[list[Cancellation]]:

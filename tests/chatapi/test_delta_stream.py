@@ -42,7 +42,7 @@ from chatapi.web.following.follower import Follower, LogFollower
 from chatapi.web.following.inbox import PART_FRAMES, Inbox, InboxFollower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
-from tests.chaos_proxy import Blackhole, ChaosProxy
+from tests.chaos_proxy import Blackhole, ChaosProxy, Stall
 from tests.chatapi.worker.processes import Valkey
 
 TTL_MS = 5_000
@@ -616,6 +616,24 @@ async def test_a_worker_connects_again_after_its_connection_was_lost_without_a_s
         await asyncio.sleep(1)
         assert not listening.done()  # nothing comes, but the server answers
         proxy.fault = Blackhole()
+        with pytest.raises(StreamUnavailable):
+            await asyncio.wait_for(listening, 5)
+        await redis.aclose()
+
+
+async def test_a_worker_whose_connection_is_reset_does_not_wait_for_a_greeting_for_ever(
+    shared_valkey: Valkey, stream: RedisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "SILENT_S", 0.2)
+    with ChaosProxy(Path(shared_valkey.socket)) as proxy:
+        redis = connect(proxy.redis_url)
+        listener = RedisStream(redis, stream.key("behind", ""), url=proxy.redis_url, ttl_ms=TTL_MS)
+        listening = asyncio.ensure_future(anext(listener.cancellations("listener")))
+        async with asyncio.timeout(5):
+            while not await listener.connected_workers():
+                await asyncio.sleep(0.01)
+        proxy.fault = Stall()
+        await asyncio.to_thread(proxy.reset)
         with pytest.raises(StreamUnavailable):
             await asyncio.wait_for(listening, 5)
         await redis.aclose()
