@@ -92,6 +92,12 @@ HISTOGRAMS: Final = (
     BETWEEN_TOKENS := Histogram(
         "chatapi_between_tokens_seconds", "Mean time between a generation's tokens.", PER_TOKEN_S, "model"
     ),
+    LONGEST_TOKEN_GAP := Histogram(
+        "chatapi_longest_token_gap_seconds",
+        "Longest time between two tokens of a generation.",
+        LATENCY_S,
+        "model",
+    ),
     SETTLEMENT := Histogram(
         "chatapi_settlement_seconds",
         "Our own time after the answer: from the upstream's end to the commit of the charge.",

@@ -123,6 +123,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
             "answers": {"tokens": 5},
             "every-protocol": {"tokens": 5},
             "begins-late": {"ttft_ms": STALL_S * 1_000},
+            "stalls": {"tokens": 100, "stall_after": 50, "stall_ms": STALL_S * 1_000},
+            "ends-late": {"tokens": 5, "stall_after": 5, "stall_ms": STALL_S * 1_000},
         }
         service.start(models)
         service.start_reaper()
@@ -213,6 +215,17 @@ def test_a_web_process_that_stands_still_is_seen_in_its_clients_waits(
         assert "".join(exchange.texts())
     assert seconds_of(service, "chatapi_client_first_token_seconds", model) > 3 * STALL_S
     assert seconds_of(service, "chatapi_first_token_seconds", model) < 3 * STALL_S
+
+
+def test_a_stall_that_the_mean_hides_is_the_longest_gap(scraped: str, service: Installation) -> None:
+    assert Client(service.url, service.keys["live"]).complete("stalls", stream=True).status == 200
+    assert seconds_of(service, "chatapi_longest_token_gap_seconds", "stalls") > 0.9 * STALL_S
+    assert seconds_of(service, "chatapi_between_tokens_seconds", "stalls") < 0.1 * STALL_S
+
+
+def test_a_wait_for_an_answer_s_end_is_no_gap_between_tokens(scraped: str, service: Installation) -> None:
+    assert Client(service.url, service.keys["live"]).complete("ends-late", stream=True).status == 200
+    assert seconds_of(service, "chatapi_longest_token_gap_seconds", "ends-late") < 0.9 * STALL_S
 
 
 def test_a_reaper_shows_zero_attempts_of_each_outcome(scraped: str) -> None:
