@@ -160,10 +160,11 @@ class Simulation:
     def _go_on(self, process: Process, done: Callable[[], None] | None = None) -> None:
         if not process.is_alive:
             return
+        # Before `done`: the work that this starts elsewhere has the core of a process that has no more to do.
+        process.is_busy = has_more = bool(process.work)
         if done is not None:
             done()
-        process.is_busy = bool(process.work)
-        if process.work:
+        if has_more:
             cpu_s, then = process.work.popleft()
             self._after(cpu_s / self._speed(process), partial(self._go_on, process, then))
 

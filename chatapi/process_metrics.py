@@ -80,8 +80,20 @@ HISTOGRAMS: Final = (
     FIRST_TOKEN := Histogram(
         "chatapi_first_token_seconds", "From the claim to the first token.", LATENCY_S, "model"
     ),
+    CLIENT_FIRST_TOKEN := Histogram(
+        "chatapi_client_first_token_seconds",
+        "What a client waits for the first content of a stream, from its request's head.",
+        LATENCY_S,
+        "model",
+    ),
     BETWEEN_TOKENS := Histogram(
         "chatapi_between_tokens_seconds", "Mean time between a generation's tokens.", PER_TOKEN_S, "model"
+    ),
+    LONGEST_TOKEN_GAP := Histogram(
+        "chatapi_longest_token_gap_seconds",
+        "Longest time between two tokens of a generation.",
+        LATENCY_S,
+        "model",
     ),
     SETTLEMENT := Histogram(
         "chatapi_settlement_seconds",

@@ -83,6 +83,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     redirect: str | None = None
     # how it breaks off
     stall_after: int | None = None
+    stall_ms: float | None = None
+    """How long that silence lasts; None is for ever."""
     rst_after: int | None = None
     fin_after: int | None = None
     error_frame: int | None = None

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import ctypes
 import json
+import math
 import signal
 import socket
 import struct
@@ -315,7 +316,7 @@ class _Stream:
         if sent == script.huge_frame:
             await self._send_event({"choices": [{"index": 0, "delta": {"content": "x" * script.huge_bytes}}]})
         if sent == script.stall_after:
-            await asyncio.Event().wait()
+            await asyncio.sleep(math.inf if script.stall_ms is None else script.stall_ms / 1000)
         if sent == script.error_frame:
             document = error(script)
             await self._send_event(

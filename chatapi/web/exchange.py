@@ -81,6 +81,8 @@ class Exchange:
         """The response's, once it has begun."""
         self.is_admitted = False
         """It has made a generation."""
+        self.timed_model: str | None = None
+        """The model for which the wait for the stream's first content is counted; None: it is not counted."""
         self.encoder: Encoder | None = None
         """Writes the stream, and an error inside it."""
         self.large_bytes = 0

@@ -1,6 +1,7 @@
 """The way out of a completion: now, later, or again for a request that was sent before."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -8,12 +9,14 @@ import msgspec
 from django.conf import settings
 
 from chatapi import errors
+from chatapi.process_metrics import CLIENT_FIRST_TOKEN
+from chatapi.task_queue import QueueClass
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import begin_answer
 from chatapi.web.relay import CLOSING, LOST, Pace, frames_of, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Content, Failed, Usage
 from chatapi.wire.protocols import Answer, Dialect
 from chatapi.wire.protocols.envelope import NO_RETRY, STREAM_HEADERS, retry_headers, whole_headers
 from chatapi.wire.protocols.protocol import Encoder, Folder
@@ -46,6 +49,9 @@ async def respond(
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
         exchange.is_admitted = True
+        # Flex requests wait for others by design.
+        if admission.queue_class == QueueClass.INTERACTIVE and not admission.is_test:
+            exchange.timed_model = admission.model
         answer = begin_answer(exchange, admission, dialect)
         batches = relay(services, follower, settings.PING_MS)
         usage = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
@@ -166,6 +172,7 @@ async def _stream(
 ) -> tuple[Usage | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
     usage, has_begun, pace = None, False, Pace(settings.PING_MS)
+    timed_model = exchange.timed_model
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -175,14 +182,11 @@ async def _stream(
         is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
         if is_last:
             usage = _note_end(exchange, batch[-1])
-        rest = batch
-        if len(batch) > PIECE_DELTAS:
-            last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
-            for start in range(0, last_start, PIECE_DELTAS):
-                await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
-                await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
-            rest = batch[last_start:]
+        rest = batch if len(batch) <= PIECE_DELTAS else await _send_pieces(exchange, encoder, batch)
         frames = frames_of(encoder, rest)
+        if timed_model is not None and frames and any(isinstance(each, Content) for each in batch):
+            CLIENT_FIRST_TOKEN.observe(time.monotonic() - exchange.began_at, timed_model)
+            timed_model = None
         if pace.needs_keep_alive(rest, has_frames=bool(frames)) and not is_last:
             frames = keep_alive
         sending = exchange.send_body(frames, more=not is_last)
@@ -191,6 +195,15 @@ async def _stream(
         del rest, frames
         await sending
     return usage, None
+
+
+async def _send_pieces(exchange: Exchange, encoder: Encoder, batch: list[AnyDelta]) -> list[AnyDelta]:
+    """Send a long batch piece by piece, and return the last piece, which is not sent."""
+    last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
+    for start in range(0, last_start, PIECE_DELTAS):
+        await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
+        await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
+    return batch[last_start:]
 
 
 def _note_end(exchange: Exchange, end: AnyDelta) -> Usage | None:

@@ -204,11 +204,11 @@ async def _settle_and_publish(
     if charge is not None:
         log_end(charge, run.usage.total_ms)
         if not run.claimed.is_test:  # the sandbox would hide the times of upstreams
-            _observe(charge, time.monotonic() - ended_at)
+            _observe(charge, run.usage.longest_gap_ms, time.monotonic() - ended_at)
     return settlement
 
 
-def _observe(charge: ledger.Charge, settling_s: float) -> None:
+def _observe(charge: ledger.Charge, longest_gap_ms: int, settling_s: float) -> None:
     """Count the generation's times for /metrics; `settling_s` is that of the publishing and the commit."""
     settlement = charge.settlement
     process_metrics.SETTLEMENT.observe(settling_s)
@@ -216,6 +216,8 @@ def _observe(charge: ledger.Charge, settling_s: float) -> None:
         process_metrics.QUEUE_WAIT.observe(charge.queued_ms / 1_000)
     if settlement.first_token_ms is not None and settlement.last_token_ms is not None:
         process_metrics.FIRST_TOKEN.observe(settlement.first_token_ms / 1_000, charge.model)
+        # Also zero, for tokens that came at once: so the counts are those of all answers with tokens.
+        process_metrics.LONGEST_TOKEN_GAP.observe(longest_gap_ms / 1_000, charge.model)
         # Reasoning may be hidden: its tokens are none of those that came after the first.
         if not charge.tokens.reasoning_tokens and (gaps := charge.tokens.completion_tokens - 1) > 0:
             streamed_ms = settlement.last_token_ms - settlement.first_token_ms

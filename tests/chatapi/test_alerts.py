@@ -16,6 +16,7 @@ REQUESTS = 'chatapi_requests_total{outcome="%s"}'
 ATTEMPTS = 'chatapi_delivery_attempts_total{kind="mail",outcome="%s",process="%s"}'
 ENDPOINTS = 'chatapi_webhook_endpoints{state="%s"}'
 ADMISSION = 'chatapi_admission_seconds_bucket{le="%s",process="a",role="web"}'
+GAP = 'chatapi_longest_token_gap_seconds_%s{%smodel="small",process="a",role="worker"}'
 LAG = 'chatapi_process_event_loop_lag_seconds{process="a",role="web"}'
 SERVER = 'chatapi_stream_server_up{instance="%s",server="1"}'
 UNSEALED, SEALED_AT = "chatapi_ledger_unsealed_entries", "chatapi_ledger_last_seal_timestamp_seconds"
@@ -45,6 +46,8 @@ HEALTHY = {
     ADMISSION % "0.5": "0+60x60",
     ADMISSION % "1.0": "0+61x60",
     ADMISSION % "+Inf": "0+61x60",
+    GAP % ("bucket", 'le="10.0",'): "0+60x60",
+    GAP % ("count", ""): "0+61x60",
     LAG: "0.1x60",
 }
 # What differs from it, and which alerts fire.
@@ -81,6 +84,7 @@ HOURS = {
         {ADMISSION % "1.0": "0+70x60", ADMISSION % "+Inf": "0+70x60"},
         {"ChatapiSlowOverhead"},
     ),
+    "one of ten answers stalls": ({GAP % ("count", ""): "0+66x60"}, {"ChatapiStreamsStall"}),
     "a loop is blocked": ({LAG: "0.1x50 2x10"}, {"ChatapiEventLoopLag"}),
 }
 

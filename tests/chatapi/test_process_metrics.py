@@ -5,12 +5,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from accounts.loop_clock import LoopClock
 from chatapi import process_metrics
 from chatapi.process_metrics import Histogram
 from tests.chatapi.http_client import Client
+from tests.chatapi.test_every_protocol import body_of, routes, send
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT, Installation, wait_for
 from usage.models import Generation
@@ -33,6 +36,7 @@ has_promtool = pytest.mark.skipif(
     reason="promtool is not installed: apt-get install prometheus",
 )
 TOKEN = "a-token-of-16-or-more"
+STALL_S = 0.6
 ALERTS, DASHBOARD = (
     ROOT / "deploy" / "prometheus" / "alerts.yml",
     ROOT / "deploy" / "grafana" / "chatapi.json",
@@ -113,24 +117,55 @@ def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What /metrics says of an installation that has served a few requests."""
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN) as service:
-        service.start({"answers": {"tokens": 5}})
+        models: dict[str, dict[str, Any]] = {
+            "answers": {"tokens": 5},
+            "every-protocol": {"tokens": 5},
+            "begins-late": {"ttft_ms": STALL_S * 1_000},
+            "stalls": {"tokens": 100, "stall_after": 50, "stall_ms": STALL_S * 1_000},
+            "ends-late": {"tokens": 5, "stall_after": 5, "stall_ms": STALL_S * 1_000},
+        }
+        service.start(models)
         service.start_reaper()
-        for key in ("live", "test"):
-            client = Client(service.url, service.keys[key])
-            client.complete("answers", messages=[{"role": "user", "content": "hello"}])
-        wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
-        wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
-        wait_for(lambda: "chatapi_delivery_attempts_total{" in scrape(service), "the reaper's numbers")
-        yield scrape(service)
+        yield service
+
+
+@pytest.fixture(scope="module")
+def scraped(service: Installation) -> str:
+    """What /metrics says of an installation that has served a few requests."""
+    for key in ("live", "test"):
+        Client(service.url, service.keys[key]).complete("answers", stream=True)
+    wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
+    wait_for(lambda: "chatapi_client_first_token_seconds_count" in scrape(service), "the web process'")
+    wait_for(lambda: "chatapi_delivery_attempts_total{" in scrape(service), "the reaper's numbers")
+    return scrape(service)
 
 
 def scrape(service: Installation) -> str:
     request = urllib.request.Request(f"{service.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return str(answer.read().decode())
+
+
+def seconds_of(service: Installation, histogram: str, model: str, count: int = 1) -> float:
+    """Return the sum of a model's observations, when there are as many; fail if there are more."""
+    found: dict[str, float] = {}
+
+    def is_counted() -> bool:
+        found.update(
+            {
+                sample.name: sample.value
+                for family in parse_text(scrape(service))
+                for sample in family.samples
+                if family.name == histogram and sample.labels["model"] == model
+            }
+        )
+        return found.get(f"{histogram}_count", 0) >= count
+
+    wait_for(is_counted, f"{count} of {histogram}", pause_s=0.2)
+    assert found[f"{histogram}_count"] == count
+    return found[f"{histogram}_sum"]
 
 
 def test_each_process_has_its_numbers(scraped: str) -> None:
@@ -148,6 +183,49 @@ def test_each_process_has_its_numbers(scraped: str) -> None:
     # The request of the test key is not among them.
     assert counts == {f"{each.name}_count": 1 for each in process_metrics.HISTOGRAMS}
     assert found["chatapi_first_token_seconds_count", "worker"].labels["model"] == "answers"
+
+
+def test_a_client_s_first_token_counts_once_for_each_stream(scraped: str, service: Installation) -> None:
+    """Every protocol's; neither of answers in one piece, nor of those that are resumed, repeated or flex."""
+    client, model = Client(service.url, service.keys["live"]), "every-protocol"
+    first = client.complete(model, stream=True, idempotency_key="once")
+    assert client.complete(model, stream=True, idempotency_key="once").body == first.body
+    resumed = client.send("GET", f"/v1/generations/{first.headers['x-generation-id']}/stream")
+    assert (resumed.status, client.complete(model).status) == (200, 200)
+    assert client.complete(model, stream=True, service_tier="flex").status == 200
+    streaming = [route for route in routes(counting=False) if route != "embeddings"]
+    for route in streaming:
+        assert send(client, route, body_of(route) | {"stream": True}, model).status == 200
+    seconds_of(service, "chatapi_client_first_token_seconds", model, 1 + len(streaming))
+
+
+def test_a_web_process_that_stands_still_is_seen_in_its_clients_waits(
+    scraped: str, service: Installation
+) -> None:
+    model, client = "begins-late", Client(service.url, service.keys["live"])
+    with client.asking(model, stream=True) as exchange:
+        wait_for(lambda: bool(service.calls(model)), "the upstream's call")
+        stopped_at = time.monotonic()
+        service.send("web", signal.SIGSTOP)
+        try:
+            wait_for(lambda: service.calls(model)[0]["is_completed"], "the upstream's end")
+            wait_for(lambda: time.monotonic() - stopped_at > 3 * STALL_S, "twice that time")
+        finally:
+            service.send("web", signal.SIGCONT)
+        assert "".join(exchange.texts())
+    assert seconds_of(service, "chatapi_client_first_token_seconds", model) > 3 * STALL_S
+    assert seconds_of(service, "chatapi_first_token_seconds", model) < 3 * STALL_S
+
+
+def test_a_stall_that_the_mean_hides_is_the_longest_gap(scraped: str, service: Installation) -> None:
+    assert Client(service.url, service.keys["live"]).complete("stalls", stream=True).status == 200
+    assert seconds_of(service, "chatapi_longest_token_gap_seconds", "stalls") > 0.9 * STALL_S
+    assert seconds_of(service, "chatapi_between_tokens_seconds", "stalls") < 0.1 * STALL_S
+
+
+def test_a_wait_for_an_answer_s_end_is_no_gap_between_tokens(scraped: str, service: Installation) -> None:
+    assert Client(service.url, service.keys["live"]).complete("ends-late", stream=True).status == 200
+    assert seconds_of(service, "chatapi_longest_token_gap_seconds", "ends-late") < 0.9 * STALL_S
 
 
 def test_a_reaper_shows_zero_attempts_of_each_outcome(scraped: str) -> None:

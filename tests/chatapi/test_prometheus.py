@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from chatapi.process_metrics import HISTOGRAMS
 from tests.chatapi.http_client import Client
 from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
 
@@ -66,9 +67,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             wait_for(lambda: service.get("/readyz")[0] == 200 and is_up(url), "a scrape", 30)
 
             def has_rates() -> bool:
-                assert client.complete("answers").status == 200
-                rates = ("first_token", "admission", "settlement", "between_tokens", "queue_wait")
-                return all(query(url, f"rate(chatapi_{name}_seconds_count[1m]) > 0") for name in rates)
+                assert client.complete("answers", stream=True).status == 200
+                return all(query(url, f"rate({each.name}_count[1m]) > 0") for each in HISTOGRAMS)
 
             wait_for(has_rates, "rates of all histograms", 60, pause_s=0.5)
             attempts = "increase(chatapi_delivery_attempts_total[1m])"

@@ -36,6 +36,8 @@ class RunUsage:
         self.finished: dict[int, Finished] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
+        self.longest_gap_ms = 0
+        """The longest time between two batches with content."""
         self.has_started = False
         """Whether the delta that announces the choices has passed."""
         self.prompt: Usage | None = None
@@ -75,20 +77,20 @@ class RunUsage:
                     self.has_started = True
                     self.prompt = delta.prompt_usage
                     passing.append(delta)
-                case Failed():
-                    passing.append(delta)
                 case _:
                     self._count(delta)
                     passing.append(delta)
         # Only content counts for the time: a role or a usage is no token.
         if self._pieces > before:
-            self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
-            self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
+            token_ms = round((time.monotonic() - self._started_at) * 1_000)
+            if self.last_token_ms is not None and token_ms - self.last_token_ms > self.longest_gap_ms:
+                self.longest_gap_ms = token_ms - self.last_token_ms
+            self.first_token_ms = token_ms if self.first_token_ms is None else self.first_token_ms
+            self.last_token_ms = token_ms
         return passing
 
-    def _count(self, delta: Content) -> None:
-        text = delta.counted_text
-        if text is None:
+    def _count(self, delta: Content | Failed) -> None:
+        if isinstance(delta, Failed) or (text := delta.counted_text) is None:
             return
         counters = self._reasoning if isinstance(delta, Reasoning) else self._visible
         counters[delta.index].add(text)
