@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.conf import settings
+from django.http import HttpRequest
+
 from accounts import ip_addresses
 
 SCHEMES = ("http", "https")
@@ -70,6 +73,17 @@ def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarde
         if name.startswith(("HTTP_X_FORWARDED_", "HTTP_FORWARDED"))
     )
     return of(meta.get("REMOTE_ADDR") or "", headers, trusted_proxies)
+
+
+def client_ip(request: HttpRequest) -> str | None:
+    """Return the client's IP; None if it has none, as on a UNIX socket."""
+    found = of_meta(request.META, settings.TRUSTED_PROXIES).ip
+    return found if ip_addresses.is_ip(found) else None
+
+
+def client_network(request: HttpRequest) -> str:
+    """Return the client's network, by which attempts are counted: its IPv4 address or IPv6 /64."""
+    return ip_addresses.network_of(of_meta(request.META, settings.TRUSTED_PROXIES).ip)
 
 
 def _walk(peer: str, named: Sequence[str], trusted_proxies: Sequence[str]) -> tuple[str, int]:

@@ -27,10 +27,11 @@ from accounts import access, roles
 from accounts.audit import recorder
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
+from accounts.forwarding import client_network
 from accounts.memberships import is_invited
 from accounts.models import APIKey, KeyScope, Member, Role
 from accounts.sign_in import attempts, mail
-from accounts.sign_in.form import network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form_limits import check_attempts
 from accounts.sign_in.mail import absolute_url
 
 _KEY, _MAILED = "key-", "-mail"
@@ -46,7 +47,7 @@ def count(inviter: str) -> None:
     Raises `ValidationError` after too many; without Redis there is no limit.
     """
     with suppress(RedisError):
-        if attempts.invitation_wait_ms(inviter):
+        if attempts.count_invitation(inviter):
             raise ValidationError(_TOO_MANY)
 
 
@@ -127,15 +128,14 @@ def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> 
     """Mail the invitation, from the key's caller or else from the person who is signed in.
 
     Returns whether a server took it; None if nothing was sent, because there is no mail server, no address or
-    no URL for the link. Raises `TooMany`.
+    no URL for the link. Raises `TooManyAttempts`.
     """
     address = member.user.email
     # The API accepts any host name, so a link must not be built from the one in a key's request.
     has_url = settings.PUBLIC_URL or caller is None
     if not (address and settings.SENDS_EMAIL and has_url):
         return None
-    with unless_unavailable():
-        refuse_for(attempts.mail_wait_ms(address, network_of(request)))
+    check_attempts(attempts.count_mail, address, client_network(request))
     sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
     url = absolute_url(request, _path(sender, member.user))
     return mail.send("invitation", address, url=url, member=member, sender=sender_named(sender))

@@ -7,11 +7,12 @@ from functools import partial
 
 from django.conf import settings
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from accounts.redis_urls import all_urls, shared_url, stream_urls
-from chatapi.delta_stream import ByServer, DeltaStream, KeptRequest, StreamServers
+from chatapi.delta_stream import ByServer, DeltaStream, KeptRequest, StreamServers, StreamUnavailable
 from chatapi.redis_client import Command, DedicatedConnection, connect
-from chatapi.redis_stream import RedisStream, redis_errors
+from chatapi.stream_transport import stream_of
 
 # Keeps requests on a server of streams, then executes the command that enqueues them.
 KeepAndEnqueue = Callable[[Sequence[KeptRequest], Command], Awaitable[None]]
@@ -26,7 +27,7 @@ class RedisServers:
         self.broker = clients[settings.BROKER_URL]
         self.shared = clients[shared_url()]
         """Has what all processes share, such as rate limits (`accounts/redis_urls.py`)."""
-        streams = [_stream(clients[url], url) for url in stream_urls()]
+        streams = [stream_of(url, clients.__getitem__) for url in stream_urls()]
         self.streams = StreamServers(streams)
         self.keep_and_enqueue: ByServer[KeepAndEnqueue] = ByServer(
             [
@@ -46,8 +47,10 @@ class RedisServers:
 
     async def enqueue(self, enqueueing: Command) -> None:
         """Execute a command of the queue. Raises `StreamUnavailable` if the broker can't be reached."""
-        with redis_errors():
+        try:
             await self._messages.call(*enqueueing)
+        except RedisError as error:
+            raise StreamUnavailable(str(error)) from error
 
     async def close(self) -> None:
         for redis in self._clients:
@@ -57,15 +60,13 @@ class RedisServers:
 @asynccontextmanager
 async def stream_servers() -> AsyncIterator[StreamServers]:
     """Yield the servers of streams for a moment: each has one connection, which its first use opens."""
-    urls = stream_urls()
-    clients = [connect(url, max_connections=1) for url in urls]
+    clients: list[Redis] = []
+
+    def redis_of(url: str) -> Redis:
+        clients.append(connect(url, max_connections=1))
+        return clients[-1]
+
     try:
-        yield StreamServers([*map(_stream, clients, urls)])
+        yield StreamServers([stream_of(url, redis_of) for url in stream_urls()])
     finally:
         await asyncio.gather(*(redis.aclose() for redis in clients))
-
-
-# Nothing else chooses the transport of streams.
-def _stream(redis: Redis, url: str) -> RedisStream:
-    ttl_ms, queue_ttl_ms = settings.STREAM_TTL_MS, settings.QUEUE_TTL_MS
-    return RedisStream(redis, settings.REDIS_KEY_PREFIX, url=url, ttl_ms=ttl_ms, queue_ttl_ms=queue_ttl_ms)

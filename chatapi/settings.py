@@ -279,7 +279,7 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
 ACCOUNT_ADAPTER = "accounts.sign_in.adapters.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"  # our own links confirm an address before there is an account
 ACCOUNT_RATE_LIMITS = {"login": "30/m/ip"}  # passkeys and identity providers; the form counts by itself
-MFA_FORMS = {"activate_totp": "accounts.sign_in.form.ActivateAppForm"}
+MFA_FORMS = {"activate_totp": "accounts.sign_in.totp_form.ActivateAppForm"}
 MFA_ADAPTER = "accounts.sign_in.adapters.MFAAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
@@ -289,7 +289,7 @@ SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True}}
 SOCIALACCOUNT_LOGIN_ON_GET = True
 CACHES = {
     "default": {
-        "BACKEND": "accounts.sign_in.cache.SharedCache",
+        "BACKEND": "accounts.sign_in.cache.AllauthInRedisCache",
         "KEY_PREFIX": f"{REDIS_KEY_PREFIX}cache",
         "OPTIONS": {"socket_timeout": 3, "socket_connect_timeout": 3},
     }

@@ -10,7 +10,7 @@ UsageError
 ├── Dropped               the operation needs generations that were dropped
 ├── StripeUnavailable     Stripe does not answer now; whether it did what was asked is unknown
 ├── StripeRefused         Stripe did not do what was asked, and would refuse it again
-└── DatabaseUnavailable   the books cannot be written now; nothing was admitted
+└── DatabaseUnavailable   the database did not answer; a write may have been committed, if its reply was lost
 """
 
 from sqlite3 import SQLITE_ERROR
@@ -93,7 +93,10 @@ class StripeRefused(UsageError):
 
 
 class DatabaseUnavailable(UsageError):
-    """The database could not be reached or did not answer in time."""
+    """The database could not be reached or did not answer in time.
+
+    A write may have been committed all the same, if only its reply was lost.
+    """
 
 
 # From PostgreSQL's documentation, appendix A. The server is a standby or was made read-only because its disk

@@ -3,7 +3,8 @@
 - `acting` sets the actor (the middleware and `commands.acting_command` call it).
 - `watch` records every save and deletion of a model's rows.
 - `update` replaces a queryset's `update()`, which sends no signals.
-- `record` writes an act that is more than its rows.
+- `record` writes an act that no row's change shows, such as an export.
+- `write` takes the actor as an argument, where there is no current one: signing in, Stripe.
 
 Without an actor, as in the worker, all this costs one look at a context variable and writes nothing.
 """
@@ -38,7 +39,7 @@ class Actor:
 
 
 _find_actor: ContextVar[Callable[[], Actor | None] | None] = ContextVar("find_actor", default=None)
-# A budget limit names its owner by kind and id.
+# Budgets and limits (`Scope` in usage/models/budget_keys.py) name their owner by kind and id.
 _OWNERS: Mapping[str, type[Any]] = {
     "organization": Organization,
     "org_user": Organization,
@@ -146,7 +147,7 @@ def _before_delete(sender: type[Model], instance: Model, **_: Any) -> None:
 
 
 def _relation_changes(sender: type[Model], instance: Model, action: str, **_: Any) -> None:
-    """Record changes of groups and permissions, with all names before and after."""
+    """Record changes of many-to-many fields, such as groups, with all names before and after."""
     if current_actor() is None:
         return
     name = _relation(instance, sender)

@@ -13,9 +13,9 @@ from django.db.models.signals import post_save, pre_delete
 from django.http import HttpRequest
 
 from accounts.audit import recorder
-from accounts.audit.middleware import ip_of
 from accounts.audit.models import AuditEntry
 from accounts.audit.recorder import Actor
+from accounts.forwarding import client_ip
 
 FAILED = "failed to sign in"
 # Failed attempts beyond this number, over all names, are not written: anyone could fill the disk.
@@ -65,9 +65,9 @@ def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_
     ]
     failed = AuditEntry.objects.filter(pk__in=recent.values("pk"), action=FAILED, at__gte=minute_ago).count()
     if failed < MAX_FAILED_PER_MINUTE:
-        ip = ip_of(request) if request else None
+        ip = client_ip(request) if request else None
         recorder.write(Actor(None, "", ip), FAILED, user or User(username="an unknown name"))
 
 
 def _actor(request: HttpRequest | None, user: User) -> Actor:
-    return Actor(user.pk, user.get_username(), ip_of(request) if request else None)
+    return Actor(user.pk, user.get_username(), client_ip(request) if request else None)

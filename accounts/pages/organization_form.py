@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from accounts import access
 from accounts.models import Organization
 from accounts.sign_in import attempts
-from accounts.sign_in.form import TooMany, refuse_for, unless_unavailable
+from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 
 
 class NamedOrganizationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -26,9 +26,8 @@ class NamedOrganizationForm(forms.ModelForm):  # type: ignore[type-arg]  # not g
             return name
         try:
             if not access.is_operator(self.person):
-                with unless_unavailable():
-                    refuse_for(attempts.rename_wait_ms(self.person.pk))
-        except TooMany as refusal:
+                check_attempts(attempts.count_rename, self.person.pk)
+        except TooManyAttempts as refusal:
             self.status = refusal.status
             raise
         if Organization.objects.filter(name__iexact=name).exclude(pk=self.instance.pk).exists():

@@ -1,7 +1,7 @@
 """What django-allauth asks of us: the rules of every way to sign in, secrets of second factors, providers.
 
 Every way ends in `AccountAdapter.pre_login`: the password, a passkey, an identity provider, the link of an
-invitation.
+invitation. The pages here are templates of `chatapi/templates/console/`.
 """
 
 from base64 import b64decode, b64encode
@@ -21,14 +21,14 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from accounts import access
-from accounts.audit.middleware import ip_of
 from accounts.encryption import Purpose, decrypt, encrypt
+from accounts.forwarding import client_ip
 from accounts.sign_in import providers, sessions
-from accounts.sign_in.fetching import Session
+from accounts.sign_in.fetching import BoundedSession
 from accounts.sign_in.models import IdentityProvider
 
 PROVIDER = "openid_connect"
-_WAYS = {
+_REAUTHENTICATION_LABELS = {
     "reauthenticate": "Use your password",
     "mfa_reauthenticate": "Use a code of your app, or a recovery code",
     "mfa_reauthenticate:webauthn": "Use a passkey",
@@ -48,7 +48,7 @@ def provider_page(request: HttpRequest, provider: IdentityProvider) -> HttpRespo
 
 
 class AccountAdapter(DefaultAccountAdapter):
-    """The rules of signing in, whichever way it is done."""
+    """The rules of every way to sign in."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         """Return False: our own pages make accounts."""
@@ -56,23 +56,28 @@ class AccountAdapter(DefaultAccountAdapter):
 
     def get_client_ip(self, request: HttpRequest) -> str:
         """Return the client's address, as trusted proxies name it."""
-        return ip_of(request) or "0.0.0.0"  # noqa: S104  no address, as on a UNIX socket
+        return client_ip(request) or "0.0.0.0"  # noqa: S104  no address, as on a UNIX socket
 
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
         """Return the ways to sign in again, named as on our pages."""
         ways: list[dict[str, Any]] = super().get_reauthentication_methods(user)
-        return [each | {"description": _WAYS.get(each["id"], each["description"])} for each in ways]
+        return [
+            each | {"description": _REAUTHENTICATION_LABELS.get(each["id"], each["description"])}
+            for each in ways
+        ]
 
     def pre_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse | None:
-        """Refuse people who may not enter, and lead those to their provider who must sign in there."""
+        """Refuse people who may not enter; send those whose organization requires its identity provider to
+        that provider.
+        """
         if not access.may_enter(user):
             clear_login(request)
             messages.error(request, _MAY_NOT_ENTER)
             return redirect("account_login")
         provider = providers.required_for(user)
         # Taken out: the session would keep it, with all of the person's row, until the second factor.
-        used: SocialLogin | None = (login.get("signal_kwargs") or {}).pop("sociallogin", None)
-        if provider and (used is None or used.account.provider != str(provider.pk)):
+        sociallogin: SocialLogin | None = (login.get("signal_kwargs") or {}).pop("sociallogin", None)
+        if provider and (sociallogin is None or sociallogin.account.provider != str(provider.pk)):
             clear_login(request)
             return provider_page(request, provider)
         return None
@@ -106,8 +111,8 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
     def list_apps(
         self, request: HttpRequest, provider: str | None = None, client_id: str | None = None
     ) -> list[SocialApp]:
-        """Return the organization's provider with this number."""
-        if not (provider and provider.isdecimal() and len(provider) < 19):
+        """Return the app of this provider; none if there is no such row or its secret cannot be decrypted."""
+        if not (provider and provider.isdecimal() and len(provider) < 19):  # fits a BIGINT
             return []
         row = IdentityProvider.objects.filter(pk=int(provider)).select_related("organization").first()
         secret = row.secret if row else None
@@ -124,8 +129,8 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
             )
         ]
 
-    def get_requests_session(self) -> Session:
-        return Session()
+    def get_requests_session(self) -> BoundedSession:
+        return BoundedSession()
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         """Return False: `pre_social_login` makes accounts."""

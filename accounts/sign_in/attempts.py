@@ -2,9 +2,12 @@
 
 Without Redis nobody can sign in.
 
-A name has a low limit for each IP and a higher one for all IPs together, so that guesses from elsewhere do
-not lock its owner out at once. Redis gets an HMAC of the name, which may be a password typed into the wrong
-field.
+A name has a low limit for each network of a client and a higher one for all networks together, so that
+guesses from elsewhere do not lock its owner out at once. A network has a limit for all names. Redis gets an
+HMAC of the name, which may be a password typed into the wrong field.
+
+Each `count_…` function counts an attempt and returns the time to wait in ms, 0 below the limits. It raises
+`RedisError`.
 """
 
 from collections.abc import Mapping
@@ -19,72 +22,63 @@ from accounts.loop_clock import REPLY_TIMEOUT_S
 from accounts.redis_sentinel import thread_options
 from accounts.redis_urls import shared_url
 
+# The limits below are for ten minutes.
 WINDOW_MS = 600_000
-MAX_PER_NAME_AND_IP = 10
+MAX_PER_NAME_AND_NETWORK = 10
 MAX_PER_NAME = 100
-MAX_PER_IP = 100
-# Mail that visitors ask for: confirmations and links for a new password.
+MAX_PER_NETWORK = 100
+# Mail that visitors request: confirmations and links for a new password.
 MAX_MAILS_PER_ADDRESS = 5
-MAX_MAILS_PER_IP = 20
-# Of one person, or of the keys of one organization: invitations tell which names are taken.
+MAX_MAILS_PER_NETWORK = 20
+# Per person, or per organization for its keys. An invitation reveals whether a name is taken.
 MAX_INVITATIONS = 50
-# Of one person: new names of organizations tell which are taken, too.
+# Per person. A new name of an organization reveals whether it is taken.
 MAX_RENAMES = 10
-# Of one organization: this server asks the URL that its owner enters.
+# Per organization. This server sends a request to the URL that its owner enters.
 MAX_ISSUERS = 10
 
 
-def wait_ms(name: str, ip: str) -> int:
-    """Count an attempt, before the password is checked; return the time to wait, 0 below the limits.
-
-    Raises `RedisError`.
-    """
-    return _wait_ms(
+def count_sign_in(name: str, network: str) -> int:
+    """Count an attempt to sign in. Call it before the password is checked."""
+    return _count(
         {
-            _key("pair", name, ip): MAX_PER_NAME_AND_IP,
+            _key("pair", name, network): MAX_PER_NAME_AND_NETWORK,
             _key("name", name): MAX_PER_NAME,
-            _key(ip): MAX_PER_IP,
+            _key("network", network): MAX_PER_NETWORK,
         }
     )
 
 
-def mail_wait_ms(address: str, ip: str) -> int:
-    """Count a mail that a visitor asks for, whether the address is known or not; return the time to wait.
-
-    Raises `RedisError`.
-    """
-    return _wait_ms(
-        {_key("mail to", address): MAX_MAILS_PER_ADDRESS, _key("mail from", ip): MAX_MAILS_PER_IP}
+def count_mail(address: str, network: str) -> int:
+    """Count a mail that a visitor requests, whether the address is known or not."""
+    return _count(
+        {_key("mail to", address): MAX_MAILS_PER_ADDRESS, _key("mail from", network): MAX_MAILS_PER_NETWORK}
     )
 
 
-def invitation_wait_ms(inviter: str) -> int:
-    """Count an invitation, before its name is looked up; return the time to wait. Raises `RedisError`."""
-    return _wait_ms({_key("invitations of", inviter): MAX_INVITATIONS})
+def count_invitation(inviter: str) -> int:
+    """Count an invitation. Call it before the name is looked up."""
+    return _count({_key("invitations of", inviter): MAX_INVITATIONS})
 
 
-def rename_wait_ms(person_id: int) -> int:
-    """Count a new name of an organization, before it is looked up; return the time to wait.
-
-    Raises `RedisError`.
-    """
-    return _wait_ms({_key("renames of", str(person_id)): MAX_RENAMES})
+def count_rename(person_id: int) -> int:
+    """Count a new name of an organization. Call it before the name is looked up."""
+    return _count({_key("renames of", str(person_id)): MAX_RENAMES})
 
 
-def issuer_wait_ms(organization_id: int, ip: str) -> int:
-    """Count a request to an issuer that an owner enters; return the time to wait. Raises `RedisError`."""
-    return _wait_ms(
-        {_key("issuers of", str(organization_id)): MAX_ISSUERS, _key("issuers from", ip): MAX_PER_IP}
-    )
+def count_issuer(organization_id: int, network: str) -> int:
+    """Count a request to an issuer that an owner enters."""
+    owner = _key("issuers of", str(organization_id))
+    return _count({owner: MAX_ISSUERS, _key("issuers from", network): MAX_PER_NETWORK})
 
 
-def forget(name: str, ip: str) -> None:
-    """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
+def forget(name: str, network: str) -> None:
+    """Reset the count of this name from this network after a right password. Raises `RedisError`."""
     with _redis() as redis:
-        redis.delete(_key("pair", name, ip))
+        redis.delete(_key("pair", name, network))
 
 
-def _wait_ms(limits: Mapping[str, int]) -> int:
+def _count(limits: Mapping[str, int]) -> int:
     """Count once under each key; return the longest time until none of the limits is exceeded."""
     with _redis() as redis, redis.pipeline() as pipe:
         for key in limits:

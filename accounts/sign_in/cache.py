@@ -1,7 +1,7 @@
 """Django's cache for what django-allauth counts: used and wrong codes of second factors.
 
 These entries are in the Redis that all processes share. Others, such as the results of a search in the admin,
-stay in this process: they have rows of tenants, and need no Redis.
+stay in this process: they hold tenants' rows, and work without Redis.
 """
 
 from typing import Any
@@ -19,8 +19,11 @@ _SHARED = ("allauth", "jwt:")
 _USED_CODES = "allauth.mfa.totp.used"
 
 
-class SharedCache(BaseCache):
-    """A cache in the Redis that the settings of streams and broker name; its own location is ignored."""
+class AllauthInRedisCache(BaseCache):
+    """Keeps django-allauth's keys in Redis, for all processes, and all other keys in this process.
+
+    `LOCATION` is ignored: the URL of Redis is `redis_urls.shared_url`.
+    """
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -33,7 +36,7 @@ class SharedCache(BaseCache):
         return self._of(key).get(key, default, version)
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
-        # allauth forgets a used code after one period, but takes it in those before and after, too.
+        # allauth accepts a code one period before and after its own, but remembers a used one for one period.
         if key.startswith(_USED_CODES):
             timeout *= 1 + 2 * mfa_settings.TOTP_TOLERANCE
         return self._of(key).add(key, value, timeout, version)
@@ -45,6 +48,7 @@ class SharedCache(BaseCache):
         return self._of(key).delete(key, version)
 
     def clear(self) -> None:
+        """Clear this process's part only: clearing the shared part would let used codes pass again."""
         self._local.clear()
 
     def _of(self, key: str) -> BaseCache:

@@ -1,7 +1,8 @@
 """The HTTP client for identity providers, whose URLs people of organizations enter.
 
-A request ends after `TIME_LIMIT_S` and `MAX_BYTES`, follows no redirect, and goes to public addresses by
-HTTPS only, unless the operator allows private addresses.
+A connection ends `TIME_LIMIT_S` after the start of its TLS handshake, and an answer after `MAX_BYTES`.
+Requests follow no redirect, and go by HTTPS to public addresses only, unless the operator allows private
+addresses.
 
 Two names are private: `_new_conn` of urllib3 (as in 2.8) and `_content` of requests (as in 2.34). Tests of
 addresses, long and slow answers in `tests/chatapi/test_identity_provider_settings.py` fail without them.
@@ -20,13 +21,14 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from accounts.ip_addresses import is_public
 
 TIME_LIMIT_S = 10.0
-_WAIT_S = 5.0
+# The longest wait for a connection and for each read.
+_SILENCE_S = 5.0
 MAX_BYTES = 1024 * 1024
-_PART = 16 * 1024
+_PART_BYTES = 16 * 1024
 
 
 class NotFetched(requests.RequestException):
-    """The URL may not be fetched, or its answer is too long or too late."""
+    """An identity provider cannot be used; the text says why, to the person who entered its URL."""
 
 
 class _Socket(ssl.SSLSocket):
@@ -40,7 +42,7 @@ class _Socket(ssl.SSLSocket):
         left_s = self._ends_at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        self.settimeout(min(left_s, _WAIT_S))
+        self.settimeout(min(left_s, _SILENCE_S))
         return super().recv_into(*args, **kwargs)
 
 
@@ -75,8 +77,8 @@ class _PublicAdapter(HTTPAdapter):
         """Leave the authorities to the context: requests would add its own bundle."""
 
 
-class Session(requests.Session):
-    """A session of requests within these bounds."""
+class BoundedSession(requests.Session):
+    """Sends requests within the bounds of this module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,12 +87,12 @@ class Session(requests.Session):
         self.mount("https://", _PublicAdapter())
 
     def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
-        """Return the whole answer. Raises `RequestException`."""
-        kwargs |= {"timeout": _WAIT_S, "allow_redirects": False, "stream": True}
+        """Send the request and read the whole answer. Raises `RequestException`."""
+        kwargs |= {"timeout": _SILENCE_S, "allow_redirects": False, "stream": True}
         response = super().request(method, url, *args, **kwargs)
         with response:
             parts = bytearray()
-            for part in response.iter_content(_PART):
+            for part in response.iter_content(_PART_BYTES):
                 parts += part
                 if len(parts) > MAX_BYTES:
                     raise NotFetched("The answer of this server is too long.")
@@ -101,18 +103,19 @@ class Session(requests.Session):
 def discovery(issuer: str) -> dict[str, Any]:
     """Return the provider's own description (OpenID Connect Discovery 1.0). Raises `NotFetched`."""
     try:
-        with Session() as session:
+        with BoundedSession() as session:
             response = session.request("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
             response.raise_for_status()
             found = response.json()
     except (requests.RequestException, ValueError) as error:
         # One text for all failures: it must not tell an owner what answers in the operator's network.
         raise NotFetched("There is no answer of an OpenID Connect provider at this URL.") from error
+    if not isinstance(found, dict):
+        raise NotFetched("There is no answer of an OpenID Connect provider at this URL.")
     needed = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
-    if not isinstance(found, dict) or not all(
-        str(found.get(each, "")).startswith("https://") for each in needed
-    ):
-        raise NotFetched("The provider does not name all its endpoints, or not by HTTPS.")
+    missing = [each for each in needed if not str(found.get(each, "")).startswith("https://")]
+    if missing:
+        raise NotFetched(f"The provider does not name these endpoints by HTTPS: {', '.join(missing)}.")
     if found.get("issuer") != issuer:
         raise NotFetched(f"The provider calls itself {str(found.get('issuer'))[:200]!r}: enter that URL.")
     return found

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
 from accounts.sign_in import email_addresses
-from accounts.sign_in.form import TooMany
+from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.search import MemberSearch
 from chatapi.console.tenancy import Console, page, render
 from usage.pages.filters import first_mistake, is_id
@@ -125,7 +125,7 @@ def _mail(request: HttpRequest, member: Member) -> None:
     """Mail the invitation to a person with an address, and say whether that worked."""
     try:
         is_sent = invitations.send(request, member)
-    except TooMany as refusal:
+    except TooManyAttempts as refusal:
         why = "Redis does not respond." if refusal.status == 503 else "Too many mails were sent."
         messages.error(request, f"{why} Copy the link instead.")
         return

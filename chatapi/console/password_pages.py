@@ -18,9 +18,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from accounts import invitations, memberships
+from accounts.forwarding import client_network
 from accounts.sign_in import attempts, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
-from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from chatapi.console.sign_in import signed_in
 
 MAX_ACCOUNTS = 3
@@ -46,9 +47,8 @@ class AddressForm(forms.Form):
         if "email" in data:
             data["email"] = data["email"].lower()
             try:
-                with unless_unavailable():
-                    refuse_for(attempts.mail_wait_ms(data["email"], network_of(self.request)))
-            except TooMany as refusal:
+                check_attempts(attempts.count_mail, data["email"], client_network(self.request))
+            except TooManyAttempts as refusal:
                 self.status = refusal.status
                 raise
         return data

@@ -14,12 +14,13 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts.audit import recorder
+from accounts.forwarding import client_network
 from accounts.models import Role
 from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from accounts.sign_in import attempts
 from accounts.sign_in.fetching import NotFetched, discovery
-from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from accounts.sign_in.models import EmailDomain, IdentityProvider, validate_group_roles
 from chatapi.console.tenancy import Console, page, render
 
@@ -87,9 +88,8 @@ class ProviderForm(ConstrainedForm):
         if not self.is_new and issuer == self.before[0]:
             return issuer
         try:
-            with unless_unavailable():
-                refuse_for(attempts.issuer_wait_ms(self.instance.pk, network_of(self.request)))
-        except TooMany as refusal:
+            check_attempts(attempts.count_issuer, self.instance.pk, client_network(self.request))
+        except TooManyAttempts as refusal:
             self.status = refusal.status
             raise
         try:

@@ -18,12 +18,13 @@ from django.views.decorators.http import require_http_methods
 
 from accounts import memberships
 from accounts.audit import recorder
-from accounts.audit.middleware import ip_of
+from accounts.forwarding import client_ip, client_network
 from accounts.models import Member, Organization, Role
 from accounts.models.organizations import identifier
 from accounts.sign_in import attempts, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
-from accounts.sign_in.form import SignInForm, TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form import SignInForm
+from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from accounts.sign_in.models import EmailDomain, domain_of
 from chatapi.console.password_pages import AddressForm
 from chatapi.console.sign_in import sign_in_page, signed_in
@@ -104,9 +105,8 @@ class PlaceForm(forms.Form):
         """Check the password and the name; names of organizations could be tried out, so that is counted."""
         data: dict[str, Any] = self.cleaned_data
         try:
-            with unless_unavailable():
-                refuse_for(attempts.wait_ms(self.person.email, network_of(self.request)))
-        except TooMany as refusal:
+            check_attempts(attempts.count_sign_in, self.person.email, client_network(self.request))
+        except TooManyAttempts as refusal:
             self.status = refusal.status
             raise
         try:
@@ -198,7 +198,7 @@ def _give_place(request: HttpRequest, form: PlaceForm, domain: EmailDomain | Non
     person.set_password(form.cleaned_data["password"])
     person.save()
     email_addresses.confirm(person, person.email)
-    actor = recorder.Actor(person.pk, person.get_username(), ip_of(request))
+    actor = recorder.Actor(person.pk, person.get_username(), client_ip(request))
     with recorder.acting(lambda: actor):
         if form.founds or domain is None:
             organization = Organization.objects.create(name=form.cleaned_data["name"])

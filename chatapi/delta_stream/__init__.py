@@ -10,7 +10,7 @@ The methods of `DeltaStream`, by the process that calls them, are all that other
 
 This package knows no transport. A transport is a class with these methods, which makes a `Presence` and
 raises `StreamUnavailable` and `StreamLost`: `chatapi/redis_stream/` is the one that there is, and
-`chatapi/redis_servers.py` chooses it. Each generation is on one server (`servers.py`).
+`chatapi/stream_transport.py` chooses it. Each generation is on one server (`servers.py`).
 
 A server keeps, for each generation, its job, its state and its **log**: the record, one entry per batch,
 named `<fence>-<first seq>`. Besides, it has an **inbox** for each web process: the deltas of all its clients.

@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 from chatapi.api.openapi import content
 from chatapi.docs.markdown import blocks, inline
 from chatapi.docs.schemas import Field, Schema, Words, fields, words
+from chatapi.wire.protocols import PROTOCOLS
 
 _GROUPS = {
     "completions": "Completions",
@@ -22,6 +23,8 @@ _GROUPS = {
     "management": "Management",
 }
 """The titles of the document's tags, in the order of the index."""
+_TAGS = {operation.tag for protocol in PROTOCOLS.values() for operation in protocol.operations}
+assert _GROUPS.keys() >= _TAGS, "a tag of the operations has no title"
 
 
 @dataclass(frozen=True)

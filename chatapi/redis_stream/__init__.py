@@ -15,8 +15,7 @@ Redis refuses a log entry whose name is not above the last one, and that is the 
 (`scripts.py`) keeps the entry out of the inbox.
 """
 
-from chatapi.redis_stream.errors import redis_errors
 from chatapi.redis_stream.presence import RedisPresence
 from chatapi.redis_stream.stream import RedisStream
 
-__all__ = ["RedisPresence", "RedisStream", "redis_errors"]
+__all__ = ["RedisPresence", "RedisStream"]

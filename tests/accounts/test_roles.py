@@ -350,7 +350,7 @@ def test_an_organization_that_is_renamed_stays_as_inactive_as_it_became(
         Organization.objects.filter(pk=acme.pk).update(is_active=False)
 
     monkeypatch.setattr(BaseModelForm, "clean", deactivate)
-    monkeypatch.setattr(attempts, "rename_wait_ms", lambda _: 0)
+    monkeypatch.setattr(attempts, "count_rename", lambda _: 0)
     sent = {"name": "Acme Inc", "time_zone": "UTC"}
     sent |= {f"{name}-{of}_FORMS": "0" for name in ("projects", "members") for of in ("TOTAL", "INITIAL")}
     assert client_of(alice.user).post(page(acme), sent).status_code == 302

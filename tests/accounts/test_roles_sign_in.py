@@ -65,7 +65,7 @@ def test_a_name_that_no_database_takes_is_asked_for_its_password(db: None) -> No
 
 def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
-    for _ in range(attempts.MAX_PER_NAME_AND_IP):
+    for _ in range(attempts.MAX_PER_NAME_AND_NETWORK):
         assert sign_in("root", "wrong").status_code == 200
     refused = sign_in("root")
     assert refused.status_code == 429
@@ -92,7 +92,7 @@ def test_only_pages_of_ours_follow(alice: Person) -> None:
 
     assert answer().headers["location"] == "/console/"
     assert answer(to="https://elsewhere.example/").headers["location"] == "/console/"
-    for _ in range(attempts.MAX_PER_NAME_AND_IP):
+    for _ in range(attempts.MAX_PER_NAME_AND_NETWORK):
         assert answer("wrong").status_code == 200
     refused = answer()
     assert refused.status_code == 429
@@ -103,14 +103,14 @@ def test_only_pages_of_ours_follow(alice: Person) -> None:
 def test_signing_in_resets_the_count_of_wrong_passwords(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
     for _ in range(2):
-        for _ in range(attempts.MAX_PER_NAME_AND_IP - 1):
+        for _ in range(attempts.MAX_PER_NAME_AND_NETWORK - 1):
             assert sign_in("root", "wrong").status_code == 200
         assert sign_in("root").status_code == 302
 
 
 def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "MAX_PER_NAME", 3)
-    monkeypatch.setattr(attempts, "MAX_PER_IP", 4)
+    monkeypatch.setattr(attempts, "MAX_PER_NETWORK", 4)
     assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [
         200,
         200,

@@ -2,6 +2,7 @@
 provider.
 """
 
+import json
 import socket
 import ssl
 import time
@@ -233,6 +234,34 @@ def trickle(server: socket.socket, tls: ssl.SSLContext, head: bytes) -> None:
         for _ in range(10 * TRICKLING_S):
             time.sleep(0.1)
             client.sendall(b"x")
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"),
+    [
+        (
+            {"token_endpoint": "https://a/t", "jwks_uri": "http://a/j", "userinfo_endpoint": "https://a/u"},
+            "does not name these endpoints by HTTPS: authorization_endpoint, jwks_uri.",
+        ),
+        (["token_endpoint"], "There is no answer of an OpenID Connect provider at this URL."),
+    ],
+)
+def test_the_endpoints_that_a_description_lacks_are_named(
+    provider: Provider, description: object, reason: str
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(provider.certificate, provider.key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=answer_with, args=(server, tls, description), daemon=True).start()
+        with pytest.raises(fetching.NotFetched, match=reason):
+            fetching.discovery(f"https://localhost:{server.getsockname()[1]}")
+
+
+def answer_with(server: socket.socket, tls: ssl.SSLContext, document: object) -> None:
+    """Answer one request with the document."""
+    with tls.wrap_socket(server.accept()[0], server_side=True) as client:
+        client.recv(4_096)
+        client.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + json.dumps(document).encode())
 
 
 def test_a_provider_that_is_away_is_a_page(provider: Provider, acme: Organization) -> None:

@@ -177,11 +177,11 @@ def test_the_visitor_does_not_choose_the_host_of_a_mailed_link(
 def test_mail_from_one_address_of_the_network_is_bounded(mailoutbox: list[EmailMessage]) -> None:
     answers = [
         Client().post(FORGOTTEN, {"email": f"{number}@acme.example"})
-        for number in range(attempts.MAX_MAILS_PER_IP + 1)
+        for number in range(attempts.MAX_MAILS_PER_NETWORK + 1)
     ]
-    assert [answer.status_code for answer in answers] == [200] * attempts.MAX_MAILS_PER_IP + [429]
+    assert [answer.status_code for answer in answers] == [200] * attempts.MAX_MAILS_PER_NETWORK + [429]
     assert "Too many attempts. Try again in 10 min." in answers[-1].content.decode()
-    assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
+    assert len(mailoutbox) == attempts.MAX_MAILS_PER_NETWORK
 
 
 # ---- without mail

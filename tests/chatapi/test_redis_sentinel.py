@@ -14,7 +14,7 @@ from accounts import redis_time_limit
 from accounts.redis_sentinel import primary_address
 from accounts.redis_urls import sentinel_urls
 from accounts.sign_in import attempts
-from accounts.sign_in.cache import SharedCache
+from accounts.sign_in.cache import AllauthInRedisCache
 from chatapi.doctor import stores
 from chatapi.doctor.finding import Level
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
@@ -33,8 +33,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedValkey
 
 def test_attempts_and_codes_are_counted_at_the_primary(store: ReplicatedValkey, settings: Settings) -> None:
     settings.BROKER_URL = settings.STREAMS_URL = store.url
-    assert [attempts.mail_wait_ms("a@example.com", "192.0.2.1") for _ in range(6)][5] > 0
-    cache = SharedCache("name", {"OPTIONS": {"socket_timeout": 3}})
+    assert [attempts.count_mail("a@example.com", "192.0.2.1") for _ in range(6)][5] > 0
+    cache = AllauthInRedisCache("name", {"OPTIONS": {"socket_timeout": 3}})
     assert [cache.add("allauth-code", 1), cache.add("allauth-code", 1)] == [True, False]
     with connect_from_thread(store.url) as redis:
         assert len(redis.keys("*sign-in:*") + redis.keys("*allauth-code")) == 3

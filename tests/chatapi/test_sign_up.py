@@ -146,7 +146,7 @@ def test_names_of_organizations_are_tried_out_a_few_times_only(
     mailoutbox: list[EmailMessage], acme: Organization
 ) -> None:
     link, visitor = mailed(mailoutbox), Client()
-    for _ in range(attempts.MAX_PER_NAME_AND_IP):
+    for _ in range(attempts.MAX_PER_NAME_AND_NETWORK):
         answer: Any = visitor.post(link, {"password": PASSWORD, "name": "acme"})
         assert "This name is taken" in answer.content.decode()
     assert visitor.post(link, {"password": PASSWORD, "name": "Globex"}).status_code == 429
@@ -219,7 +219,7 @@ def test_a_wrong_password_leads_to_the_sign_in_page_and_is_counted(mailoutbox: l
     link, guesser = mailed(mailoutbox), Client()
     Client().post(link, {"password": PASSWORD, "name": "Globex"})
     attempts.forget("ada@globex.example", "127.0.0.1")
-    for number in range(attempts.MAX_PER_NAME_AND_IP):
+    for number in range(attempts.MAX_PER_NAME_AND_NETWORK):
         page = guesser.post(link, {"password": f"{number} guesses", "name": "Globex"}).content.decode()
         assert "This address has an account already, with another password." in page
         assert 'action="/console/sign-in"' in page

@@ -1,7 +1,7 @@
 """Rows of budgets are found and made by their typed keys, so that no place forgets another part of a key."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,17 @@ from usage.models import Period, Scope
 from usage.models.budget_keys import BudgetKey, LimitKey
 
 ROOT = Path(__file__).parents[2]
-
+KEYS = ROOT / "usage/models/budget_keys.py"
 
 # A keyword of None is `**`. `unlimited` asks for all limits of some owners, by their scope, without a key.
 OF_KEYS = {None, *BudgetKey._fields} - {"scope"}
+
+
+def makes_a_key(source: str) -> Iterator[str]:
+    """Yield the calls that make a key of an iterable, whose length the type checker does not know."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"BudgetKey._make", "LimitKey._make"}:
+            yield ast.unparse(node)
 
 
 def by_columns(source: str) -> Iterator[str]:
@@ -24,6 +31,13 @@ def by_columns(source: str) -> Iterator[str]:
             called = ast.unparse(node.func)
             if called == "BudgetLimit" or called.startswith(("Budget.objects.", "BudgetLimit.objects.")):
                 yield ast.unparse(node)
+
+
+def found_in(package: str, find: Callable[[str], Iterator[str]]) -> dict[str, list[str]]:
+    """Return the calls in each module of the package, without modules that have none."""
+    paths = [path for path in (ROOT / package).rglob("*.py") if "migrations" not in path.parts]
+    found = {str(path.relative_to(ROOT)): list(find(path.read_text())) for path in paths}
+    return {path: calls for path, calls in found.items() if calls}
 
 
 @pytest.mark.django_db
@@ -46,9 +60,15 @@ def test_the_text_of_a_limits_key_is_the_same_in_sql_and_leaves_out_what_is_blan
 
 @pytest.mark.parametrize("package", ["accounts", "usage", "chatapi"])
 def test_no_code_finds_budgets_by_their_columns(package: str) -> None:
-    paths = [path for path in (ROOT / package).rglob("*.py") if "migrations" not in path.parts]
-    found = {str(path.relative_to(ROOT)): list(by_columns(path.read_text())) for path in paths}
-    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert found_in(package, by_columns) == {}
+
+
+@pytest.mark.parametrize("package", ["accounts", "usage", "chatapi"])
+def test_keys_are_made_so_that_the_type_checker_finds_a_missing_field(package: str) -> None:
+    found = found_in(package, makes_a_key)
+    # The columns of a row, and `OuterRef` of each field, follow the fields by themselves.
+    found.pop(str(KEYS.relative_to(ROOT)), None)
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -62,3 +82,8 @@ def test_no_code_finds_budgets_by_their_columns(package: str) -> None:
 )
 def test_the_test_finds_them(source: str) -> None:
     assert any(by_columns(source))
+
+
+def test_the_test_finds_keys_of_any_number_of_values() -> None:
+    assert any(makes_a_key("key = BudgetKey._make((scope, 1, 'month', month))"))
+    assert any(makes_a_key(KEYS.read_text().replace("cls._make", "BudgetKey._make")))

@@ -63,8 +63,9 @@ class GroupCommit:
     async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
         """Run `operation` on the item in the next transaction and return its result after the commit.
 
-        Raises the `UsageError` that the operation returned for the item, or `DatabaseUnavailable` when the
-        transaction could not be committed and nothing was written.
+        Raises the `UsageError` that the operation returned for the item, or `DatabaseUnavailable`. After the
+        latter the item may have been written all the same, if only the commit's reply was lost: an operation
+        that is retried must recognize its own earlier write.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._queue.put(_Waiting(operation, item, future))
@@ -148,14 +149,14 @@ class GroupCommit:
         return self._transact(batch)
 
     def _transact(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-        # In one order in all processes: a transaction that waits for another one may hold nothing that the
-        # other one waits for.
         groups: dict[Operation[Any, Any], list[_Waiting]] = {}
         for waiting in batch:
             groups.setdefault(waiting.operation, []).append(waiting)
         results: list[tuple[_Waiting, Any]] = []
         with self._write_lock.held(), transaction.atomic():
             now = clock.begin()
+            # By name, so that all processes run the operations in one order: two transactions then never wait
+            # for each other's locks on different tables.
             for operation in sorted(groups, key=attrgetter("__module__", "__qualname__")):
                 group = groups[operation]
                 results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
@@ -198,12 +199,12 @@ def _close_if_dead() -> None:
 
 
 def _is_usable(own: BaseDatabaseWrapper) -> bool:
-    """Return whether the connection answers; make one if there is none."""
+    """Return whether the connection answers; connect if there is none."""
     try:
         own.ensure_connection()
     except OperationalError:
         if own.connection is None:
-            raise  # the server gave none
+            raise  # there was no connection, and the server gave none
         return False
     return own.is_usable()
 

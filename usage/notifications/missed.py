@@ -1,10 +1,11 @@
-"""Finds reached thresholds without an event. No settlement looks at spend alerts; an older release, or a
-changed limit, leaves the others.
+"""Finds reached thresholds without an event. Settlements do not check spend alerts; other events are missing
+after an older release or a changed limit.
 """
 
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from itertools import groupby
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db.models import (
@@ -113,6 +114,9 @@ def of_alerts(now: datetime) -> Iterator[NewEvent]:
     """Yield the event of each spend alert whose amount is reached in the month of today or of yesterday."""
     ids = _turn(now, SpendAlert)
     alerts = SpendAlert.objects.filter(pk__range=(ids[0], ids[-1]))
+    # As values of the key, so that the type checker finds a new field of it missing here.
+    scope: Any = OuterRef("owner_scope")
+    scope_id: Any = OuterRef("owner_id")
     zones: dict[tuple[date, datetime], list[str]] = {}
     for zone in alerts.order_by().values_list("organization__time_zone", flat=True).distinct():
         today = local_day(now, zone)
@@ -123,7 +127,7 @@ def of_alerts(now: datetime) -> Iterator[NewEvent]:
             end = datetime.combine(day_after, time(), ZoneInfo(zone))
             zones.setdefault((month, end), []).append(zone)
     for (month, end), here in zones.items():
-        key = BudgetKey._make((OuterRef("owner_scope"), OuterRef("owner_id"), Period.MONTH.value, month))
+        key = BudgetKey(scope, scope_id, Period.MONTH.value, month)
         known = Event.objects.filter(
             kind=EventKind.ALERT,
             subject=Concat(Value("spend_alert/"), Cast(OuterRef("pk"), CharField())),

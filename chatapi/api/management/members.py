@@ -17,7 +17,7 @@ from rest_framework.response import Response
 
 from accounts import access, invitations, memberships
 from accounts.models import Member, Organization, Role
-from accounts.sign_in.form import TooMany
+from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi import errors
 from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
@@ -199,7 +199,7 @@ class Invites(ManagementRoute):
         caller, member = caller_of(request), self._join(request)
         try:
             is_mailed = invitations.send(request._request, member, caller) is True
-        except TooMany:
+        except TooManyAttempts:
             is_mailed = False
         return respond(_invite(member, url=invitations.path(caller, member.user), mailed=is_mailed))
 

@@ -92,7 +92,8 @@ class Envelope(typing.Protocol):
         ...
 
 
-# Takes `requests` or `tokens`, the limit, what remains of it, and the time when all of it is back.
+# Takes the word of a kind in `IN_HEADERS` of accounts/limits.py (`requests`, `tokens`), the limit, what
+# remains of it, and the time when all of it is back.
 LimitHeaders = Callable[[str, int, int, datetime], list[Header]]
 
 

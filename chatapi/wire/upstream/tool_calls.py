@@ -1,9 +1,8 @@
-"""Puts an upstream's tool call fragments in order: contiguous numbers, one id and one name per call, said
-once.
+"""Normalizes an upstream's tool calls: contiguous numbers, and one id and one name per call, each sent once.
 
-OpenAI numbers the calls of a choice and says `id` and `name` on a call's first fragment. Others leave out the
-number or the id, give every call the number 0, or repeat id or name on every fragment; clients join what they
-get ("call_1call_1"), so none of this may reach them.
+OpenAI numbers the calls of a choice and sends `id` and `name` on a call's first fragment. Others leave out
+the number or the id, give every call the number 0, or repeat id or name on every fragment. These must not
+reach clients, which join the fragments ("call_1call_1").
 """
 
 from collections.abc import Iterable
@@ -16,6 +15,10 @@ from chatapi.wire.caps import MAX_TOOL_CALLS
 from chatapi.wire.deltas import FinishReason, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.upstream.upstream_errors import INVALID_RESPONSE, UpstreamError
+
+_WHITESPACE = " \t\r\n"
+"""JSON's: RFC 8259, section 2."""
+_NO_MARK = bytes(set(range(256)) - set(b'"{}'))
 
 
 class Function(msgspec.Struct, gc=False):
@@ -43,39 +46,81 @@ class Fragment(msgspec.Struct, gc=False):
 
     @property
     def kind(self) -> ToolKind:
-        """Which kind of call this is."""
         return "function" if self.custom is None else "custom"
 
     @property
     def name(self) -> str:
-        """The called function's or tool's name, empty when this fragment does not say it."""
+        """The name of the function or tool; empty if the fragment does not have it."""
         called = self.custom or self.function
         return (called.name if called else None) or ""
 
     @property
     def arguments(self) -> str:
-        """The piece of the call's argument, as text even where an upstream sent an object."""
+        """The next part of the arguments, as text even if the upstream sent an object, as Ollama does."""
         if self.custom is not None:
             return self.custom.input or ""
         arguments = self.function.arguments if self.function else None
-        # Some upstreams send an object, as Ollama's own API has it.
         return msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else arguments or ""
 
 
 class _LegacyFragment(Fragment, gc=False):
-    """A piece of the deprecated `function_call`."""
+    """A fragment of the deprecated `function_call`."""
 
     @property
     def kind(self) -> ToolKind:
-        """The kind that no element of `tool_calls` is."""
         return "function_call"
 
 
+class _Arguments:
+    """The arguments of one call so far."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._scanned = 0
+        self._depth = 0
+        # The marks at the end of the scanned pieces that change the meaning of the next one: the quote of an
+        # open string, and a backslash in it.
+        self._unfinished = b""
+        self._is_object: bool | None = None
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def are_complete(self) -> bool:
+        """Return whether the arguments are one whole JSON object.
+
+        It is called for each fragment of an upstream that repeats the name. So it scans each piece once, and
+        parses the text once: when the first brace outside of strings is closed.
+        """
+        added = "".join(self._pieces[self._scanned :])
+        self._scanned = len(self._pieces)
+        is_blank = not added.strip(_WHITESPACE)
+        if self._is_object is not None:
+            self._is_object = self._is_object and is_blank
+            return self._is_object
+        text = self._unfinished + added.encode(errors="replace")
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+        # The parts between quotes are by turns outside and inside of strings.
+        parts = text.translate(None, _NO_MARK).replace(b'""', b"").split(b'"')
+        outside = b"".join(parts[::2])
+        self._depth += outside.count(b"{") - outside.count(b"}")
+        is_in_string = len(parts) % 2 == 0
+        self._unfinished = (b'"' if is_in_string else b"") + (b"\\" if text.endswith(b"\\") else b"")
+        if self._depth <= 0 and not self._unfinished and not is_blank:
+            self._is_object = as_object(self.text()) is not None
+        return bool(self._is_object)
+
+
 class _Call:
-    """A call in progress. Its first piece waits until the name is known, as only that piece may say it."""
+    """A call in progress. Its first delta waits until the name is known, because only the first delta has the
+    name.
+    """
 
     def __init__(self, number: int, fragment: Fragment, used_ids: set[str]) -> None:
-        """`used_ids`: the ids that calls of the choice have."""
+        """`used_ids`: the ids of all calls of the choice."""
         self.number = number
         self._used_ids = used_ids
         self.upstream_index = fragment.index
@@ -83,37 +128,37 @@ class _Call:
         self.upstream_id = fragment.id
         self.name = ""
         self._extra_content: dict[str, Any] | None = None
-        self._arguments: list[str] = []
+        self._arguments = _Arguments()
 
     def is_continued_by(self, fragment: Fragment) -> bool:
-        """Whether the fragment, which has this call's number, belongs to it.
+        """Return whether the fragment, which has this call's index or id, continues it or begins another one.
 
-        Only a name can start another call: some servers make up an id for each fragment.
+        Only a name can begin another call: some servers make up an id for each fragment.
         """
-        # Without a name it can only go on: a call that begins has one.
+        # Every call begins with a name, so a fragment without one continues this call.
         if not self.name or not fragment.name or self.kind == "function_call":
             return True
         if fragment.id and self.upstream_id:
             return fragment.id == self.upstream_id
-        # The name again, behind a whole object: the same tool is called once more.
-        return fragment.name == self.name and not as_object("".join(self._arguments))
+        # The same name after a whole object is another call of the same tool.
+        return fragment.name == self.name and not self._arguments.are_complete()
 
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
-        """The piece to tell for this fragment, if there is one."""
-        is_known = bool(self.name)
+        """Return the delta to publish; None before the name is known, or if the fragment adds nothing."""
         arguments = fragment.arguments
-        self._arguments.append(arguments)
-        if is_known:
+        self._arguments.add(arguments)
+        if self.name:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
         self.name = fragment.name
         self.upstream_id = self.upstream_id or fragment.id
+        # Sent with the name, so a later one is left out: a delta has it only beside the name.
         if isinstance(fragment.extra_content, dict):
             self._extra_content = self._extra_content or fragment.extra_content
         if not self.name:
             return None
         return ToolCall(
             self.number,
-            "".join(self._arguments),
+            self._arguments.text(),
             self._new_id(),
             self.name,
             choice_index,
@@ -144,55 +189,52 @@ class ToolCallReader:
         self._by_id: dict[str, _Call] = {}
 
     def read(self, fragments: Iterable[Fragment]) -> list[ToolCall]:
-        """The pieces that these fragments of one chunk give; raises `UpstreamError` for too many calls."""
-        # An empty fragment would open a call that never gets a name.
-        said = (fragment for fragment in fragments if fragment.id or fragment.name or fragment.arguments)
-        pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in said)
-        return [piece for piece in pieces if piece is not None]
+        """Return the deltas of a chunk's fragments. Raises `UpstreamError` for too many calls."""
+        # An empty fragment would begin a call that never gets a name.
+        meaningful = (each for each in fragments if each.id or each.name or each.arguments)
+        deltas = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in meaningful)
+        return [delta for delta in deltas if delta is not None]
 
     def read_legacy(self, function: Function) -> list[ToolCall]:
-        """The piece, if any, that this fragment of a `function_call` gives: the only call of its choice,
-        without an id.
-        """
+        """Return the deltas of a fragment of `function_call`, the only call of its choice, without an id."""
         return self.read([_LegacyFragment(index=0, function=function)])
 
     @property
     def has_nameless_call(self) -> bool:
-        """Whether a call's name never came: nobody can carry it out."""
+        """Return whether a call has no name: no client could execute it."""
         return not all(call.name for call in self._calls)
 
     def reason_for(self, reason: FinishReason) -> FinishReason:
-        """Return the reason for which the choice ended: agents carry no calls out after a `stop`, which some
-        upstreams say even so.
+        """Return the finish reason to send: that of calls instead of `stop` if there are calls.
+
+        Some upstreams send `stop` even then, and agents execute no calls after it.
         """
         if reason != "stop" or not self._calls:
             return reason
         return "function_call" if self._calls[0].kind == "function_call" else "tool_calls"
 
     def _call_of(self, fragment: Fragment) -> _Call:
-        call = self._known_by_id(fragment) or (
-            self._latest if fragment.index is None else self._by_index.get(fragment.index)
-        )
+        call = self._find(fragment)
         if call is None or not call.is_continued_by(fragment):
-            # A model that repeats itself can call for ever, and each call takes memory until the end.
+            # A model that repeats itself can begin calls for ever, and each takes memory until the end.
             if len(self._calls) == MAX_TOOL_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
             call = _Call(len(self._calls), fragment, self._used_ids)
             self._calls.append(call)
-        # The latest call of an index: some servers give all calls the index 0.
+        # An index stands for its latest call.
         if fragment.index is not None:
             self._by_index[fragment.index] = call
         if fragment.id:
             self._by_id[fragment.id] = call
         return call
 
-    def _known_by_id(self, fragment: Fragment) -> _Call | None:
-        """The call of the fragment's id, which is not the latest where several share an index; and they may
-        share an id instead.
-        """
+    def _find(self, fragment: Fragment) -> _Call | None:
+        """Return the call that the fragment names by id or by index; without either, the latest one."""
+        # By id first, because some servers give all calls the index 0. Others give all calls one id, but
+        # different indexes.
         call = self._by_id.get(fragment.id) if fragment.id else None
-        return call if call is not None and fragment.index in (None, call.upstream_index) else None
-
-    @property
-    def _latest(self) -> _Call | None:
+        if call is not None and fragment.index in (None, call.upstream_index):
+            return call
+        if fragment.index is not None:
+            return self._by_index.get(fragment.index)
         return self._calls[-1] if self._calls else None

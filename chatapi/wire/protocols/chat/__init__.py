@@ -1,4 +1,4 @@
-"""Chat completions: `POST /v1/chat/completions`, in four dialects."""
+"""Chat completions: `POST /v1/chat/completions`, in several dialects."""
 
 from chatapi.wire.protocols.chat.bitseek import Bitseek
 from chatapi.wire.protocols.chat.llama import Llama

@@ -1,4 +1,4 @@
-"""Text completions: `POST /v1/completions`, in the four dialects of chat completions."""
+"""Text completions: `POST /v1/completions`, in the dialects of chat completions."""
 
 from chatapi.wire.protocols.protocol import Protocol
 from chatapi.wire.protocols.text_completions.encoder import BitseekText, LlamaText, OpenAIText, OpenTokenText
