@@ -187,3 +187,7 @@ $(in_their_own:%=.venv/%/.installed): .venv/%/.installed: requirements/%.txt .ve
 .PHONY: faults
 faults: .venv/.test ## everything that can break, broken: all failpoints, minutes long (ARGS="-k settle")
 	@FAULTS=all .venv/bin/pytest -n 2 --dist loadgroup tests/faults --ignore=$(crashes) $(ARGS)
+
+.PHONY: rolling-update
+rolling-update: .venv/.test ## upgrade from an earlier commit under load, and go back (PREVIOUS=COMMIT)
+	@.ci/rolling_update $(PREVIOUS)
