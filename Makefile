@@ -49,7 +49,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	statements.py surroundings.py valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py tests/test_proxies.py \
 	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py interrupted_migrations.py \
-	retention_migration.py)
+	old_state.py retention_migration.py)
 SLOW ?= $(slow)
 
 .PHONY: slow-ones
@@ -187,3 +187,7 @@ $(in_their_own:%=.venv/%/.installed): .venv/%/.installed: requirements/%.txt .ve
 .PHONY: faults
 faults: .venv/.test ## everything that can break, broken: all failpoints, minutes long (ARGS="-k settle")
 	@FAULTS=all .venv/bin/pytest -n 2 --dist loadgroup tests/faults --ignore=$(crashes) $(ARGS)
+
+.PHONY: rolling-update
+rolling-update: .venv/.test ## upgrade from an earlier commit under load, and go back (PREVIOUS=COMMIT)
+	@.ci/rolling_update $(PREVIOUS)

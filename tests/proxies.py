@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import pytest
 from tests.installation import ROOT, die_with_parent, free_port, wait_for
 
 FOLDER = ROOT / "deploy"
+HOST = "chat.example.com"
+"""The name in the certificate and in the examples."""
+PASSWORD = "an-operator-s-password"
 
 needs_nginx = pytest.mark.skipif(
     shutil.which("nginx") is None and not os.environ.get("CI"),
@@ -125,17 +128,49 @@ def running(command: list[str], is_up: Callable[[], bool], log: Path, **environm
 
 
 def curl(port: int, path: str, *arguments: str) -> str:
-    """What curl prints of a request to the name of the certificate, as if `port` were 443."""
-    name = f"chat.example.com:{port}"
-    words = [
-        "curl",
-        "-sk",
-        "--resolve",
-        f"{name}:127.0.0.1",
-        "-H",
-        "Host: chat.example.com",
-        "--max-time",
-        "30",
-    ]
-    command = [*words, f"https://{name}{path}", *arguments]
+    """Return the output of curl for a request to the name of the certificate, as if `port` were 443."""
+    command = _curl_command(port, path, arguments)
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def curl_lines(port: int, path: str, *arguments: str) -> Iterator[str]:
+    """Yield the lines of such an output, but for empty ones, as they come."""
+    command = _curl_command(port, path, ["--no-buffer", *arguments])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from (line.strip() for line in process.stdout if line.strip())
+    assert process.returncode == 0
+
+
+def _curl_command(port: int, path: str, arguments: Sequence[str]) -> list[str]:
+    name = f"{HOST}:{port}"
+    words = ["-sk", "--resolve", f"{name}:127.0.0.1", "-H", f"Host: {HOST}", "--max-time", "30"]
+    return ["curl", *words, f"https://{name}{path}", *arguments]
+
+
+class Browser:
+    """Requests through a proxy, also below a prefix, with a jar of cookies."""
+
+    def __init__(self, port: int, jar: Path, prefix: str = "") -> None:
+        self._port, self._jar, self._console = port, jar, f"{prefix}/console/"
+        self._words = ["-b", str(jar), "-c", str(jar), "-e", f"https://{HOST}{prefix}/"]
+
+    def sign_in(self, *, name: str = "op", password: str = PASSWORD) -> None:
+        """Sign in on the console's form."""
+        form = f"{self._console}sign-in?next={self._console}"
+        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get(form)[2]))
+        sent = {"csrfmiddlewaretoken": token, "username": name, "password": password}
+        words = [word for field in sent.items() for word in ("-d", "=".join(field))]
+        assert self.get(form, *words)[:2] == (302, self._console)
+
+    def get(self, path: str, *words: str) -> tuple[int, str, str]:
+        """Return the answer's status, its `Location` and its body."""
+        answer = curl(self._port, path, *self._words, "-w", "\n%{http_code} %header{location}", *words)
+        body, _, last = answer.rpartition("\n")
+        status, _, location = last.partition(" ")
+        return int(status), location, body
+
+    def cookies(self) -> dict[str, tuple[str, str]]:
+        """Return the path and the value of each cookie by name."""
+        lines = [line.split("\t") for line in self._jar.read_text().splitlines() if "\t" in line]
+        return {line[5]: (line[2], line[6]) for line in lines}

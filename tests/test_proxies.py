@@ -1,5 +1,6 @@
 """The examples for nginx and Caddy in deploy/: proxies that pass streams on as they come."""
 
+import asyncio
 import json
 import os
 import re
@@ -15,15 +16,35 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import aiohttp
 import pytest
 
 from chatapi.worker.engines import Timeouts
 from tests.installation import ROOT, Installation, free_port, wait_for
-from tests.proxies import FOLDER, caddy, curl, needs_caddy, needs_caddy_2_11_2, needs_nginx, nginx
+from tests.proxies import (
+    FOLDER,
+    HOST,
+    PASSWORD,
+    Browser,
+    caddy,
+    curl,
+    curl_lines,
+    needs_caddy,
+    needs_caddy_2_11_2,
+    needs_nginx,
+    nginx,
+)
 
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.timeout(180)]
+
+
+MODELS = {
+    "slow": {"tokens": 20, "rate": 20},
+    "slower": {"tokens": 30, "rate": 10},
+    "long": {"tokens": 900, "rate": 20},
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +52,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with Installation(
         tmp_path_factory.mktemp("proxied"),
         CHATAPI_TRUSTED_PROXIES="127.0.0.1",
-        CHATAPI_ALLOWED_HOSTS="chat.example.com",
+        CHATAPI_ALLOWED_HOSTS=HOST,
         CHATAPI_SECURE_COOKIES="on",
     ) as service:
-        service.start({"slow": {"tokens": 20, "rate": 20}})
+        service.start(MODELS)
         yield service
 
 
@@ -54,44 +75,45 @@ def proxy(
         yield port
 
 
-@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+@pytest.mark.parametrize("version", ["1.1", "2"])
 def test_a_stream_comes_through_a_proxy_as_it_is_generated(
     service: Installation, proxy: int, version: str
 ) -> None:
-    if version == "--http2":
-        request = streamed(service, proxy)
-        headers = [
-            word
-            for name, value in request.header_items()
-            if name != "Host"
-            for word in ("-H", f"{name}: {value}")
-        ]
-        body = cast(bytes, request.data).decode()
-        assert curl(proxy, "/openai/v1/chat/completions", version, *headers, "-d", body).endswith(
-            "data: [DONE]\n\n"
-        )
-        return
-    times = stream_times(service, proxy)
-    # 20 tokens at 20 a second: a buffer would bring all at the end.
-    assert times[-1] - times[1] > 0.4
+    words = [word for header in headers_of(service).items() for word in ("-H", ": ".join(header))]
+    words += ["-d", json.dumps(chat("slower")), "-w", "HTTP/%{http_version}"]
+    frames, sent = [], []
+    for line in curl_lines(proxy, "/openai/v1/chat/completions", f"--http{version}", *words):
+        frames.append(line)
+        sent.append(service.calls("slower")[-1]["tokens"])
+    # The first frame is the role, the last four are the finish, the usage, the end and curl's own line.
+    assert len(frames) == 1 + 30 + 4
+    assert sent[1] < 30, "the client reads the first token before the upstream sends the last one"
+    assert len(set(sent)) > 5, "the frames come one after the other"
+    usage = json.loads(frames[-3].removeprefix("data: "))
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 30)
+    assert frames[-2:] == ["data: [DONE]", f"HTTP/{version}"]
 
 
-def streamed(service: Installation, proxy: int) -> urllib.request.Request:
-    body = json.dumps({"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
-    headers = {
-        "Authorization": f"Bearer {service.keys['live']}",
-        "Content-Type": "application/json",
-        "Host": "chat.example.com",
-    }
+def chat(model: str, *, is_stream: bool = True) -> dict[str, Any]:
+    options = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], **options}
+
+
+def headers_of(service: Installation) -> dict[str, str]:
+    return {"Authorization": f"Bearer {service.keys['live']}", "Content-Type": "application/json"}
+
+
+def request_of(service: Installation, proxy: int, body: dict[str, Any]) -> urllib.request.Request:
     url = f"https://127.0.0.1:{proxy}/openai/v1/chat/completions"
-    return urllib.request.Request(url, body.encode(), headers)
+    return urllib.request.Request(url, json.dumps(body).encode(), headers_of(service) | {"Host": HOST})
 
 
 def stream_times(service: Installation, proxy: int) -> list[float]:
     """Return when each event of a stream has come."""
     began, times = time.monotonic(), []
     context = ssl._create_unverified_context()
-    with urllib.request.urlopen(streamed(service, proxy), timeout=30, context=context) as answer:
+    request = request_of(service, proxy, chat("slow"))
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         for line in answer:
             if line.startswith(b"data: "):
                 times.append(time.monotonic() - began)
@@ -118,8 +140,7 @@ def test_a_client_that_leaves_a_proxy_ends_an_answer_that_is_not_streamed(
     service: Installation, proxy: int
 ) -> None:
     before = len(service.calls("slow"))
-    request = streamed(service, proxy)
-    request.data = cast(bytes, request.data).replace(b'"stream": true', b'"stream": false')
+    request = request_of(service, proxy, chat("slow", is_stream=False))
     context = ssl._create_unverified_context()
     with pytest.raises(TimeoutError):
         urllib.request.urlopen(request, timeout=0.4, context=context)
@@ -262,55 +283,54 @@ def test_a_body_that_is_too_large_is_a_413(service: Installation, proxy: int, tm
         assert curl(proxy, "/v1/chat/completions", "--http1.1", *words, *told) == "413"
 
 
-class Browser:
-    """Requests through nginx below the prefix, with a jar of cookies."""
+@pytest.fixture(scope="module")
+def operator(service: Installation) -> None:
+    """Make the operator whom `Browser.sign_in` signs in."""
+    command = ["createsuperuser", "--no-input", "--username=op", "--email=op@x.example"]
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command],
+        cwd=ROOT,
+        env=service.environment | {"DJANGO_SUPERUSER_PASSWORD": PASSWORD},
+        check=False,
+    )
+    assert done.returncode == 0
 
-    def __init__(self, port: int, jar: Path) -> None:
-        self._port, self._jar = port, jar
-        self._words = ["-b", str(jar), "-c", str(jar), "-e", "https://chat.example.com/llm/"]
 
-    def get(self, path: str, *words: str) -> tuple[int, str, str]:
-        """Return the answer's status, its `Location` and its body."""
-        answer = curl(self._port, path, *self._words, "-w", "\n%{http_code} %header{location}", *words)
-        body, _, last = answer.rpartition("\n")
-        status, _, location = last.partition(" ")
-        return int(status), location, body
-
-    def cookies(self) -> dict[str, str]:
-        """Return the paths of the cookies by name."""
-        lines = [line.split("\t") for line in self._jar.read_text().splitlines() if "\t" in line]
-        return {line[5]: line[2] for line in lines}
+async def test_the_pages_live_get_their_news_through_a_proxy(
+    service: Installation, proxy: int, operator: None, tmp_path: Path
+) -> None:
+    browser = Browser(proxy, tmp_path / "cookies")
+    browser.sign_in()
+    _, console, _ = browser.get("/console/")
+    cookies = "; ".join(f"{name}={value}" for name, (_, value) in browser.cookies().items())
+    session = aiohttp.ClientSession(
+        f"https://127.0.0.1:{proxy}", connector=aiohttp.TCPConnector(ssl=False), headers={"Host": HOST}
+    )
+    async with session, asyncio.timeout(60):
+        for path in ("/admin/live/feed", f"{console}live/feed"):
+            opening = session.ws_connect(path, origin=f"https://{HOST}", headers={"Cookie": cookies})
+            asking = session.post("/v1/chat/completions", json=chat("long"), headers=headers_of(service))
+            async with opening as feed:
+                async with asking as answer:
+                    request_id = answer.headers["x-generation-id"]
+                    while request_id not in [row["id"] for row in (await feed.receive_json())["rows"]]:
+                        pass
+                while request_id not in (await feed.receive_json())["gone"]:
+                    pass
 
 
 @pytest.fixture(scope="module")
-def below_a_prefix(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def below_a_prefix(
+    service: Installation, operator: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
     """Return a browser in which an operator has signed in below /llm."""
-    operator = {"DJANGO_SUPERUSER_PASSWORD": "an-operator-s-password"}
-    made = subprocess.run(
-        [
-            sys.executable,
-            "manage.py",
-            "createsuperuser",
-            "--no-input",
-            "--username=op",
-            "--email=op@x.example",
-        ],
-        cwd=ROOT,
-        env=service.environment | operator,
-        check=False,
-    )
-    assert made.returncode == 0
     folder = tmp_path_factory.mktemp("prefix")
     with (
         service.another_web(CHATAPI_PATH_PREFIX="/llm") as web,
         nginx(web.port, folder, example="prefix.conf") as port,
     ):
-        browser = Browser(port, folder / "cookies")
-        _, _, form = browser.get("/llm/console/sign-in?next=/llm/console/")
-        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form))
-        sent = {"csrfmiddlewaretoken": token, "username": "op", "password": "an-operator-s-password"}
-        words = [word for name, value in sent.items() for word in ("-d", f"{name}={value}")]
-        assert browser.get("/llm/console/sign-in?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
+        browser = Browser(port, folder / "cookies", "/llm")
+        browser.sign_in()
         yield browser
 
 
@@ -319,9 +339,9 @@ def test_below_a_prefix_no_cookie_reaches_other_services(below_a_prefix: Browser
     form = below_a_prefix.get("/llm/admin/mail/")[2]
     token = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)[0]
     assert below_a_prefix.get("/llm/admin/mail/", "-d", f"csrfmiddlewaretoken={token}")[0] == 302
-    cookies = below_a_prefix.cookies()
-    assert cookies == dict.fromkeys(cookies, "/llm/")
-    assert {"sessionid", "csrftoken", "chatapi_messages"} <= cookies.keys()
+    paths = {name: path for name, (path, _) in below_a_prefix.cookies().items()}
+    assert paths == dict.fromkeys(paths, "/llm/")
+    assert {"sessionid", "csrftoken", "chatapi_messages"} <= paths.keys()
 
 
 @needs_nginx
@@ -352,8 +372,7 @@ def test_below_a_prefix_snippets_and_locations_have_it(
     assert get("/llm/admin")[:2] == (301, "/llm/admin/")
     assert "Did you mean /llm/v1/models?" in get("/llm/models")[2]
     key = ("-H", f"Authorization: Bearer {service.keys['live']}")
-    body = {"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    words = (*key, "-H", "Content-Type: application/json", "-d", json.dumps(body))
+    words = (*key, "-H", "Content-Type: application/json", "-d", json.dumps(chat("slow")))
     assert get("/llm/openai/v1/chat/completions", *words)[2].endswith("data: [DONE]\n\n")
     status, location, _ = get("/llm/v1/chat/completions", *words, "-H", "Prefer: respond-async")
     assert (status, location[:18]) == (202, "/llm/opentoken/v1/")
