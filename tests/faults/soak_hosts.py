@@ -2,22 +2,20 @@
 exits 1 if the books are wrong in the end. It needs root, `ip` and PostgreSQL.
 
 python -m tests.faults.soak_hosts --seconds 180 --seed 4      the seed decides requests and faults
-python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies and half as many ask: nothing may
-                                                              grow
+python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies, at half of the capacity: nothing
+                                                              may grow
 
 Hosts are killed and started again, cut off, and added; the broker dies, and so does one of two servers of
 streams, which must end its own streams only.
 """
 
 import argparse
-import itertools
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,15 +31,16 @@ from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, QUEUE, Guest
 from tests.faults.soak_connections import BalancedClient, Connections
-from tests.faults.soak_growth import Curves, Growth, grown, print_curves
-from tests.faults.soak_report import print_report
+from tests.faults.soak_growth import Growth, Trends, grown
+from tests.faults.soak_load import PATIENT, Load, Pace
+from tests.faults.soak_report import print_report, print_steady
 from tests.faults.soak_verdict import Loss, Outages, Verdict, harmed_by_another_server
 from tests.faults.soak_visits import Visit
 from tests.installation import wait_for
 
 HOSTS, MOST_HOSTS = 4, 6
 GUESTS = 24
-"""How many ask at the same time; half of them in a steady run."""
+"""How many ask at the same time while something breaks."""
 GENERATIONS_PER_SECOND = 3
 STREAM_TTL_MS = 30_000
 PAUSE_S = (2.0, 5.0)
@@ -128,41 +127,30 @@ class HostFaults:
 class HostsSoak:
     """One run."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.fleet = Fleet(
-            folder, HOSTS, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS)
-        )
+    def __init__(self, folder: Path, seed: int, *, is_steady: bool = False) -> None:
+        environment = {"CHATAPI_LOG_LEVEL": "WARNING", "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS)}
+        self.fleet = Fleet(folder, HOSTS, **environment, **(PATIENT if is_steady else {}))
         self.faults = HostFaults(self.fleet, random.Random(f"{seed} faults"))
-        self.visits: list[Visit] = []
-        self.curves: Curves = {}
+        self.load = Load(self._visit)
+        self.trends: Trends = {}
+        self.pace: Pace | None = None
+        self._is_steady = is_steady
         self._seed = seed
-        self._numbers = itertools.count()
-        self._is_over = threading.Event()
 
-    def run(self, seconds: float, *, is_steady: bool = False) -> Verdict:
+    def run(self, seconds: float) -> Verdict:
         """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
         self.fleet.start(MODELS | EMBEDDING_MODELS)
         self.fleet.keys["poor"] = self.fleet.keys["live"]
-        count = GUESTS // 2 if is_steady else GUESTS
-        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(count)]
-        for guest in guests:
-            guest.start()
-        if is_steady:
-            self.curves = Growth(self.fleet, VALKEYS).run_for(seconds, STREAM_TTL_MS / 1_000)
+        if self._is_steady:
+            chance = random.Random(f"{self._seed} pace")
+            self.pace, self.trends = self.load.run_steadily(Growth(self.fleet, VALKEYS), seconds, chance)
         else:
-            self.faults.run(seconds)
-        self._is_over.set()
-        for guest in guests:
-            guest.join()
+            with self.load.callers(GUESTS):
+                self.faults.run(seconds)
         return self._judge()
 
-    def _visit(self) -> None:
-        connections = Connections()
-        while not self._is_over.is_set():
-            number = next(self._numbers)
-            chance = random.Random(f"{self._seed} {number}")
-            self.visits.append(Visitor(self.fleet, number, chance, connections).visit())
-        connections.close()
+    def _visit(self, number: int, connections: Connections) -> Visit:
+        return Visitor(self.fleet, number, random.Random(f"{self._seed} {number}"), connections).visit()
 
     def _judge(self) -> Verdict:
         bookkeeper = Bookkeeper(self.fleet)
@@ -172,11 +160,16 @@ class HostsSoak:
             rows, report = bookkeeper.rows(), bookkeeper.check()
         finally:
             bookkeeper.stop()
-        verdict = Verdict.of(self.visits, rows, report, calls, self.faults.outages)
-        harmed = harmed_by_another_server(self.visits, self.faults.outages)
-        return replace(
-            verdict, violations=[*verdict.violations, *harmed, *self._traces(), *grown(self.curves)]
-        )
+        visits = self.load.visits
+        verdict = Verdict.of(visits, rows, report, calls, self.faults.outages)
+        violations = [
+            *verdict.violations,
+            *harmed_by_another_server(visits, self.faults.outages),
+            *self._traces(),
+            *grown(self.trends),
+            *(self.pace.violations() if self.pace else ()),
+        ]
+        return replace(verdict, violations=violations)
 
     def _traces(self) -> list[str]:
         """Return the places that still contain a message when no stream is stored any more."""
@@ -203,7 +196,7 @@ def main() -> int:
     parser.add_argument(
         "--steady",
         action="store_true",
-        help="no faults, and half as many clients: memory, descriptors, connections and keys must not grow",
+        help="no faults, at half of the capacity: memory, descriptors, connections and keys must not grow",
     )
     options = parser.parse_args()
     if reason := why_not():
@@ -219,16 +212,17 @@ def main() -> int:
     if at_least is None:
         at_least = round(options.seconds * GENERATIONS_PER_SECOND)
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
-    soak = HostsSoak(folder, options.seed)
+    soak = HostsSoak(folder, options.seed, is_steady=options.steady)
     try:
-        verdict = soak.run(options.seconds, is_steady=options.steady)
+        verdict = soak.run(options.seconds)
         verdict = verdict.asking_at_least(at_least).bearing_silence()
     finally:
         soak.fleet.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed}" + " --steady" * options.steady
     print(f"python -m tests.faults.soak_hosts {arguments}\n")
-    print_curves(soak.curves)
-    print_report(verdict, soak.faults.faults, soak.visits, folder)
+    if soak.pace:
+        print_steady(soak.pace, soak.trends)
+    print_report(verdict, soak.faults.faults, soak.load.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0
