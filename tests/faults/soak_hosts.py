@@ -5,11 +5,12 @@ python -m tests.faults.soak_hosts --seconds 180 --seed 4      the seed decides r
 python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies, at half of the capacity: nothing
                                                               may grow
 
-Hosts are killed and started again, cut off, and added; the broker dies, and so does one of two servers of
-streams, which must end its own streams only.
+Hosts are killed and started again, cut off, and added; so is the reaper killed; the broker dies, and so does
+one of two servers of streams, which must end its own streams only.
 """
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from redis.exceptions import RedisError
 
 from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
-from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
+from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, web_url, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, QUEUE, Guest
 from tests.faults.soak_connections import BalancedClient, Connections
 from tests.faults.soak_growth import Growth, Trends, grown
@@ -46,14 +47,16 @@ STREAM_TTL_MS = 30_000
 PAUSE_S = (2.0, 5.0)
 """Between two faults."""
 CUT_S = (2.0, 6.0)
+FIRST_REQUESTS = 20
+"""The balancer has sent so many to a host that has joined when the next fault comes."""
 
 
 class Visitor(Guest):
-    """A guest of the whole fleet, whose every request goes to the next host in turn."""
+    """A guest of the whole fleet, whose every request goes where the balancer says."""
 
     def __init__(self, fleet: Fleet, number: int, chance: random.Random, connections: Connections) -> None:
         super().__init__(fleet, number, chance, connections)
-        self._client = BalancedClient(lambda: fleet.url, self._client)
+        self._client = BalancedClient(fleet.balancer.choose, self._client)
 
     def _deliver_again(self, generation_id: str) -> None:
         message = QUEUE.message(generation_id[-32:], 1)
@@ -62,36 +65,43 @@ class Visitor(Guest):
 
 
 class HostFaults:
-    """What breaks: each kind in turn, in an order by chance, so that a short run has all of them."""
+    """What breaks: each kind in turn, in an order by chance."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self.outages = Outages()
         self.faults: Counter[str] = Counter()
+        self.joined: list[str] = []
+        """Hosts that were not there in the beginning."""
         self._fleet = fleet
         self._chance = chance
         self._kinds: list[Callable[[], None]] = [
             self._kill_a_host,
             self._cut_a_link,
             self._add_a_host,
+            self._kill_the_reaper,
             self._kill_the_broker,
             self._kill_a_stream_server,
         ]
 
     def run(self, seconds: float) -> None:
-        """Break something now and then, for so long; in the end everything runs."""
+        """Break something now and then, for so long; each kind at least once. In the end everything runs."""
         ends_at = time.monotonic() + seconds
-        while True:
-            for fault in self._chance.sample(self._kinds, len(self._kinds)):
-                time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))
-                if time.monotonic() >= ends_at:
-                    return
-                fault()
-                self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
+        self._break_each(math.inf)
+        while time.monotonic() < ends_at:
+            self._break_each(ends_at)
+
+    def _break_each(self, ends_at: float) -> None:
+        for fault in self._chance.sample(self._kinds, len(self._kinds)):
+            time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))
+            if time.monotonic() >= ends_at:
+                return
+            fault()
+            self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
 
     @contextmanager
     def _without_a_host(self) -> Iterator[str]:
         began_at = time.monotonic()
-        yield self._chance.choice(self._fleet.served)
+        yield self._chance.choice(self._fleet.hosts)
         self.outages.web_kills.append((began_at, time.monotonic()))
 
     def _kill_a_host(self) -> None:
@@ -102,13 +112,23 @@ class HostFaults:
 
     def _cut_a_link(self) -> None:
         with self._without_a_host() as host:
+            ends_at = time.monotonic() + self._chance.uniform(*CUT_S)
             self._fleet.cut(host)
-            time.sleep(self._chance.uniform(*CUT_S))
+            time.sleep(max(0.0, ends_at - time.monotonic()))
             self._fleet.mend(host)
 
     def _add_a_host(self) -> None:
-        if len(self._fleet.hosts) < MOST_HOSTS:
-            self._fleet.add()
+        host = self._fleet.add()
+        self.joined.append(host)
+        chosen = self._fleet.balancer.chosen
+        wait_for(lambda: chosen[web_url(host)] >= FIRST_REQUESTS, f"requests for {host}", pause_s=0.1)
+        if len(self._fleet.hosts) == MOST_HOSTS:
+            self._kinds.remove(self._add_a_host)
+
+    def _kill_the_reaper(self) -> None:
+        self._fleet.kill_reaper()
+        time.sleep(self._chance.uniform(*PAUSE_S))
+        self._fleet.start_reaper()
 
     def _kill_the_broker(self) -> None:
         self._kill_a_store("broker", (0, 1))
@@ -119,7 +139,7 @@ class HostFaults:
         self._kill_a_store(f"streams-{number}", PAUSE_S)
 
     def _kill_a_store(self, name: str, away_s: tuple[float, float]) -> None:
-        self._fleet.end(name)
+        self._fleet.kill(name)
         time.sleep(self._chance.uniform(*away_s))
         self._fleet.start_store(name)
 
@@ -162,14 +182,29 @@ class HostsSoak:
             bookkeeper.stop()
         visits = self.load.visits
         verdict = Verdict.of(visits, rows, report, calls, self.faults.outages)
+        verdict.tables["requests by host"] = self._by_host(self.fleet.balancer.chosen)
+        verdict.tables["generations by host"] = Counter(row.worker.partition(":")[0] for row in rows)
         violations = [
             *verdict.violations,
             *harmed_by_another_server(visits, self.faults.outages),
             *self._traces(),
             *grown(self.trends),
-            *(self.pace.violations() if self.pace else ()),
+            *(self.pace.violations() if self.pace else self._unproved(verdict)),
         ]
         return replace(verdict, violations=violations)
+
+    def _by_host(self, chosen: Mapping[str, int]) -> "Counter[str]":
+        return Counter({host: chosen[web_url(host)] for host in self.fleet.hosts})
+
+    def _unproved(self, verdict: Verdict) -> Iterator[str]:
+        """Yield the faults that proved nothing."""
+        for host in self.faults.joined:
+            if not verdict.tables["generations by host"][host]:
+                yield f"{host} joined, and its worker has run nothing"
+        ends = verdict.tables["when a stream server died"]
+        for place in ("on it", "on another"):
+            if not any(end.startswith(f"{place}:") for end in ends):
+                yield f"no stream was {place} when a stream server died"
 
     def _traces(self) -> list[str]:
         """Return the places that still contain a message when no stream is stored any more."""
