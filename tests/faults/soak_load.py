@@ -23,8 +23,8 @@ PART = 0.5
 """Of the capacity, what a steady run asks for."""
 GAIN = 1.1
 """Twice as many clients must get so much more, or the service is at its capacity."""
-SETTLE_S, MEASURE_S = 3.0, 7.0
-"""Of each number of clients: until it counts, and how long it does."""
+LOOK_S, MEASURE_S = (3.0, 5.0), (10.0, 20.0)
+"""Until it counts, and how long it does: for each number of clients, and for the one that got most."""
 PATIENT = {
     "CHATAPI_LEASE_MS": "6000",
     "CHATAPI_HEARTBEAT_MS": "2000",
@@ -47,7 +47,7 @@ LATE_PART = 0.01
 
 
 class Capacity(NamedTuple):
-    """The most that the service did in a second."""
+    """The most that the service did in a second without an error of its own."""
 
     visits_per_second: float
     clients: int
@@ -119,20 +119,31 @@ class Load:
                 thread.join()
 
     def capacity(self) -> Capacity:
-        """Measure it: double the number of clients until that gains hardly anything."""
+        """Measure it with as many clients as get most."""
+        clients = self._clients_that_get_most()
+        with self.callers(clients):
+            return self._measure(clients, *MEASURE_S)
+
+    def _clients_that_get_most(self) -> int:
+        """Double the number of clients until that gains hardly anything."""
         best, clients = Capacity(0.0, 0, 0.0), FEWEST
         with self.callers(clients) as add:
             while True:
-                time.sleep(SETTLE_S)
-                before, clock = len(self.visits), _Clock()
-                time.sleep(MEASURE_S)
-                visits_per_second = (len(self.visits) - before) / clock.seconds
-                is_enough = visits_per_second < best.visits_per_second * GAIN or clients >= MOST
-                best = max(best, Capacity(visits_per_second, clients, clock.busy_part))
-                if is_enough:
-                    return best
+                found = self._measure(clients, *LOOK_S)
+                if found.visits_per_second < best.visits_per_second * GAIN:
+                    return best.clients
+                best = found
+                if clients >= MOST:
+                    return clients
                 add(clients)
                 clients *= 2
+
+    def _measure(self, clients: int, settle_s: float, measure_s: float) -> Capacity:
+        time.sleep(settle_s)
+        first, clock = len(self.visits), _Clock()
+        time.sleep(measure_s)
+        served = sum(not OWN_ERRORS & {*_error_codes(visit)} for visit in self.visits[first:])
+        return Capacity(served / clock.seconds, clients, clock.busy_part)
 
     def run_steadily(self, growth: Growth, seconds: float, chance: random.Random) -> tuple[Pace, Trends]:
         """Ask for half of the capacity, for so long; return how it went, and what has grown meanwhile."""
@@ -169,7 +180,7 @@ class Load:
                 each.result()
         for connections in idle:
             connections.close()
-        codes = (code for each in self.visits[first:] for heard in each.heard for code in heard.error_codes)
+        codes = (code for each in self.visits[first:] for code in _error_codes(each))
         errors = Counter(code for code in codes if code in OWN_ERRORS)
         return Pace(capacity, visits_per_second, len(begun), len(late), clock.busy_part, errors)
 
@@ -194,6 +205,10 @@ class _Clock:
     def busy_part(self) -> float:
         idle, all_ticks = (now - then for now, then in zip(_ticks(), self._ticks, strict=True))
         return 1 - idle / max(1, all_ticks)
+
+
+def _error_codes(visit: Visit) -> Iterator[str]:
+    return (code for heard in visit.heard for code in heard.error_codes)
 
 
 def _ticks() -> tuple[int, int]:

@@ -18,8 +18,8 @@ AT_ONCE = 30
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_load, "SETTLE_S", 0.1)
-    monkeypatch.setattr(soak_load, "MEASURE_S", 0.5)
+    monkeypatch.setattr(soak_load, "LOOK_S", (0.1, 0.5))
+    monkeypatch.setattr(soak_load, "MEASURE_S", (0.1, 0.5))
 
 
 def test_the_capacity_is_what_more_clients_do_not_raise() -> None:
@@ -36,6 +36,19 @@ def test_the_capacity_is_what_more_clients_do_not_raise() -> None:
     assert most * 0.5 < capacity.visits_per_second < most * 1.1
     assert capacity.clients < soak_load.MOST
     assert len({visit.prompt for visit in load.visits}) == len(load.visits)
+
+
+def test_clients_that_are_refused_are_not_served() -> None:
+    def visit(number: int, _: Connections) -> Visit:
+        time.sleep(VISIT_S)
+        codes = ["overloaded"] if number % 2 else ["upstream_timeout"]
+        return Visit("reads", "five", str(number), [Heard(time.monotonic(), error_codes=codes)])
+
+    load = Load(visit)
+    with load.callers(PLACES):
+        served = load._measure(PLACES, 0.1, 0.5).visits_per_second
+    most = PLACES / VISIT_S / 2
+    assert most * 0.5 < served < most * 1.1
 
 
 def test_clients_come_at_half_of_the_capacity_whether_or_not_others_have_ended() -> None:
