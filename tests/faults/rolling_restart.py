@@ -95,7 +95,7 @@ class RollingRestart:
         finally:
             bookkeeper.stop()
         self.installation.verify()
-        calls = [call for model in MODELS for call in self.installation.calls(model)]
+        calls = self.installation.calls(*MODELS)
         return rows, Verdict.of(visits, rows, report, calls, Outages())
 
     def _restart_all(self) -> None:

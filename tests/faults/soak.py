@@ -97,8 +97,7 @@ class Soak:
         bookkeeper = Bookkeeper(self.installation)
         try:
             bookkeeper.close_the_books(timeout_s=60)
-            models = MODELS | EMBEDDING_MODELS
-            calls = [call for model in models for call in self.installation.calls(model)]
+            calls = self.installation.calls(*MODELS, *EMBEDDING_MODELS)
             verdict = Verdict.of(
                 self.load.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
             )
