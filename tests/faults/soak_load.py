@@ -21,6 +21,8 @@ FEWEST, MOST = 24, 384
 """How many ask at once while the capacity is measured."""
 PART = 0.5
 """Of the capacity, what a steady run asks for."""
+KEEPING = 48
+"""So many callers keep their connections in a steady run; clients beyond them close theirs."""
 GAIN = 1.1
 """Twice as many clients must get so much more, or the service is at its capacity."""
 LOOK_S, MEASURE_S = (3.0, 5.0), (10.0, 20.0)
@@ -155,7 +157,7 @@ class Load:
         """Begin visits at half of this rate, at random moments, however long those before them take."""
         clock, visits_per_second = _Clock(), capacity.visits_per_second * PART
         # In turn, so that soon all of them keep what they ever will: the service's descriptors must not grow.
-        idle = deque(Connections() for _ in range(capacity.clients // 2))
+        idle = deque(Connections() for _ in range(KEEPING))
         late: list[float] = []
 
         def visit(due_at: float) -> None:
