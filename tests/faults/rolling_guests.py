@@ -1,18 +1,16 @@
-"""The clients of a rolling restart, and the balancer that chooses their web process."""
+"""The clients of a rolling restart."""
 
 import itertools
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from typing import Any
 
-from tests.chatapi.http_client import Client
 from tests.faults import soak_clients
-from tests.faults.soak_clients import PATIENCE_S, Guest
+from tests.faults.balancer import Balancer
+from tests.faults.soak_clients import Guest
 from tests.faults.soak_connections import BalancedClient, Connections, NoConnections
 from tests.faults.soak_visits import Visit
 from tests.installation import Installation
@@ -26,58 +24,6 @@ MODELS: dict[str, dict[str, Any]] = {
 GUESTS = 24
 PAUSE_S = (0.0, 0.3)
 """Between two visits of a caller, in which its connection is idle."""
-LOOK_S = 0.5
-"""How often the balancer looks at `/readyz`."""
-
-
-class Balancer:
-    """Which web processes take new connections, as `/readyz` says."""
-
-    def __init__(self, urls: list[str]) -> None:
-        self.unready_answers: Counter[str] = Counter()
-        """How often each web process itself said 503."""
-        self._ready = dict.fromkeys(urls, True)
-        self._turns = itertools.count()
-        self._is_over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look at the processes until the end of the block."""
-        self._watcher.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            self._watcher.join()
-
-    def choose(self) -> str:
-        """Return the URL of the next ready process; waits until there is one."""
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not (ready := [url for url, is_ready in self._ready.items() if is_ready]):
-            if time.monotonic() > give_up_at:
-                raise TimeoutError("no web process is ready")
-            time.sleep(0.05)
-        return ready[next(self._turns) % len(ready)]
-
-    def is_ready(self, url: str) -> bool:
-        """Return the result of the last check."""
-        return self._ready[url]
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_S):
-            for url in self._ready:
-                status = _status(url)
-                self._ready[url] = status == 200
-                self.unready_answers[url] += status == 503
-
-
-def _status(url: str) -> int:
-    """Return the status of `/readyz`; 0 if no process answers."""
-    try:
-        return Client(url, "", LOOK_S * 4).send("GET", "/readyz").status
-    except (OSError, HTTPException):
-        return 0
 
 
 class RollingGuest(Guest):

@@ -29,8 +29,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.faults.balancer import Balancer
 from tests.faults.bookkeeper import Bookkeeper, Row
-from tests.faults.rolling_guests import MODELS, Balancer, Guests
+from tests.faults.rolling_guests import MODELS, Guests
 from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import Outages, Verdict
 from tests.faults.soak_visits import Heard, Visit
@@ -74,9 +75,10 @@ class RollingRestart:
         installation.start_worker("worker-2")
         installation.start_reaper()
         with installation.another_web() as self.second:
-            self.balancer = Balancer([installation.url, self.second.url])
+            self.balancer = Balancer()
             self.guests = Guests(installation, self.balancer, self._seed)
-            with self.balancer.watching(), self.guests.asking():
+            urls = [installation.url, self.second.url]
+            with self.balancer.watching(urls), self.guests.asking():
                 self._restart_all()
                 while self.guests.requests < requests:
                     self._restart_all()
@@ -93,7 +95,7 @@ class RollingRestart:
         finally:
             bookkeeper.stop()
         self.installation.verify()
-        calls = [call for model in MODELS for call in self.installation.calls(model)]
+        calls = self.installation.calls(*MODELS)
         return rows, Verdict.of(visits, rows, report, calls, Outages())
 
     def _restart_all(self) -> None:

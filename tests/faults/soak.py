@@ -2,18 +2,17 @@
 
 python -m tests.faults.soak --seconds 600 --seed 4         replay a run: the seed decides requests and faults
 python -m tests.faults.soak --seconds 600 --at-least 3000  fail with fewer generations (default: 5 a second)
-python -m tests.faults.soak --seconds 1800 --steady        nothing dies and half as many ask: nothing may grow
+python -m tests.faults.soak --seconds 1800 --steady        nothing dies, at half of the capacity: nothing
+                                                           may grow
 
 With DATABASE_URL it runs on PostgreSQL, whose backends are killed as well.
 """
 
 import argparse
-import itertools
 import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,15 @@ from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections
-from tests.faults.soak_growth import Curves, Growth, grown, print_curves
-from tests.faults.soak_report import print_report
+from tests.faults.soak_growth import Growth, Trends, grown
+from tests.faults.soak_load import PATIENT, Load, Pace
+from tests.faults.soak_report import print_report, print_steady
 from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
 from tests.installation import Installation, wait_for
 
 GUESTS = 24
-"""How many ask at the same time; half of them in a steady run."""
+"""How many ask at the same time while something breaks."""
 GENERATIONS_PER_SECOND = 5
 """What a run must reach without `--at-least`: 3,000 in ten minutes."""
 MAX_STREAM_TTL_S = 60.0
@@ -51,65 +51,58 @@ print(secret)
 class Soak:
     """One run: the installation, its clients and its faults."""
 
-    def __init__(self, folder: Path, seed: int, seconds: float) -> None:
+    def __init__(self, folder: Path, seed: int, seconds: float, *, is_steady: bool = False) -> None:
         self.seconds = seconds
         self._stream_ttl_s = min(MAX_STREAM_TTL_S, seconds / 3)
-        stream_ttl_ms = f"{self._stream_ttl_s * 1_000:.0f}"
-        self.installation = Installation(
-            folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=stream_ttl_ms
-        )
+        environment = {
+            "CHATAPI_LOG_LEVEL": "WARNING",
+            "CHATAPI_STREAM_TTL_MS": f"{self._stream_ttl_s * 1_000:.0f}",
+        }
+        self.installation = Installation(folder, **environment, **(PATIENT if is_steady else {}))
         self.seed = seed
-        self.visits: list[Visit] = []
+        self.load = Load(self._visit)
         self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
-        self.curves: Curves = {}
-        self._numbers = itertools.count()
-        self._is_over = threading.Event()
+        self.trends: Trends = {}
+        self.pace: Pace | None = None
+        self._is_steady = is_steady
 
-    def run(self, *, is_steady: bool = False) -> Verdict:
+    def run(self) -> Verdict:
         """Start everything, break things unless the run is steady, let it recover, and judge."""
         installation = self.installation
         installation.start(MODELS | EMBEDDING_MODELS)
         installation.keys["poor"] = installation.shell(POOR)
         self.chaos.complete()
-        count = GUESTS // 2 if is_steady else GUESTS
-        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(count)]
-        for guest in guests:
-            guest.start()
-        if is_steady:
+        if self._is_steady:
             valkeys = {"valkey": f"unix://{embedded_valkey.socket_path(installation.folder)}"}
-            self.curves = Growth(installation, valkeys).run_for(self.seconds, self._stream_ttl_s)
+            chance = random.Random(f"{self.seed} pace")
+            growth = Growth(installation, valkeys)
+            self.pace, self.trends = self.load.run_steadily(growth, self.seconds, chance)
         else:
-            self.chaos.run(self.seconds)
-        self._is_over.set()
-        for guest in guests:
-            guest.join()
+            with self.load.callers(GUESTS):
+                self.chaos.run(self.seconds)
         return self._judge()
 
     def stop(self) -> None:
         """End all processes."""
         self.installation.stop()
 
-    def _visit(self) -> None:
-        connections = Connections()
-        while not self._is_over.is_set():
-            number = next(self._numbers)
-            guest = Guest(self.installation, number, random.Random(f"{self.seed} {number}"), connections)
-            visit = guest.visit()
-            self.visits.append(visit)
-            if visit.is_broken:
-                self.chaos.is_web_up.wait(5)
-        connections.close()
+    def _visit(self, number: int, connections: Connections) -> Visit:
+        chance = random.Random(f"{self.seed} {number}")
+        visit = Guest(self.installation, number, chance, connections).visit()
+        if visit.is_broken:
+            self.chaos.is_web_up.wait(5)
+        return visit
 
     def _judge(self) -> Verdict:
         bookkeeper = Bookkeeper(self.installation)
         try:
             bookkeeper.close_the_books(timeout_s=60)
-            models = MODELS | EMBEDDING_MODELS
-            calls = [call for model in models for call in self.installation.calls(model)]
+            calls = self.installation.calls(*MODELS, *EMBEDDING_MODELS)
             verdict = Verdict.of(
-                self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
+                self.load.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
             )
-            violations = [*verdict.violations, *self._traces(), *grown(self.curves)]
+            violations = [*verdict.violations, *self._traces(), *grown(self.trends)]
+            violations += self.pace.violations() if self.pace else []
             return replace(verdict, violations=violations)
         finally:
             bookkeeper.stop()
@@ -145,24 +138,25 @@ def main() -> int:
     parser.add_argument(
         "--steady",
         action="store_true",
-        help="no faults, and half as many clients: memory, descriptors, connections and keys must not grow",
+        help="no faults, at half of the capacity: memory, descriptors, connections and keys must not grow",
     )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
-    soak = Soak(folder, options.seed, options.seconds)
+    soak = Soak(folder, options.seed, options.seconds, is_steady=options.steady)
     at_least = (
         round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
     )
     try:
-        verdict = soak.run(is_steady=options.steady)
+        verdict = soak.run()
         verdict = verdict.asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
     arguments += " --steady" * options.steady
     print(f"python -m tests.faults.soak {arguments}\n")
-    print_curves(soak.curves)
-    print_report(verdict, soak.chaos.faults, soak.visits, folder)
+    if soak.pace:
+        print_steady(soak.pace, soak.trends)
+    print_report(verdict, soak.chaos.faults, soak.load.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0

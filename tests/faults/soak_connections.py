@@ -111,5 +111,6 @@ def _is_quiet(connection: HTTPConnection) -> bool:
     """Return whether an idle connection is still open: only its end would arrive there."""
     if connection.sock is None:
         return False
-    readable, _, _ = select.select([connection.sock], [], [], 0)
-    return not readable
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(connection.sock, select.POLLIN)
+    return not poll.poll(0)

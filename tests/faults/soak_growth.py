@@ -2,13 +2,15 @@
 keys of each Valkey, connections of each Valkey and of PostgreSQL.
 """
 
+import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, linear_regression, median
 from typing import Any, NamedTuple, cast
 
 import psycopg
@@ -17,44 +19,73 @@ from redis import Redis
 from tests.installation import Installation
 
 SAMPLE_S = 2.0
+FEWEST_SAMPLES = 6
+"""Of fewer, no line can be drawn."""
 OWN = ("upstream",)
 """The tests' own processes, which keep a record of every call."""
 
+LEAST = {"memory MB": 4.0, "descriptors": 8.0, "connections": 4.0, "keys": 100.0}
+"""What a figure may gain between the warm-up and the end, however quiet it is."""
+WARM_UP_PART = 1 / 3
+BLOCKS = 20
+"""Into so many parts the time after the warm-up is divided; the median of each is a point of the line."""
+NOISE_ERRORS = 4.0
+"""A slope below so many of its standard errors may be chance. Above it, chance is one figure in 2,400."""
 
-class Bound(NamedTuple):
-    """How much a figure may have grown from the first third of the samples to the last."""
-
-    factor: float
-    and_more: float
-
-
-BOUNDS = {
-    "memory MB": Bound(1.10, 8),
-    "descriptors": Bound(1.0, 16),
-    "connections": Bound(1.0, 16),
-    "keys": Bound(1.2, 100),
-}
+Sample = tuple[float, float]
+"""When it was taken, in minutes, and the value."""
 
 
-class Curve(NamedTuple):
-    """A figure in time: the medians of its first and its last third, and its highest value."""
+class Trend(NamedTuple):
+    """How a figure went after the warm-up."""
 
-    first: float
-    last: float
+    middle: float
     most: float
+    per_minute: float
+    """The slope of the line of least squares through the blocks' medians."""
+    bound: float
+    """The slope from which on the figure grows: `LEAST` over this time, or more where noise says so."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Curve":
-        """Return the curve of at least three values."""
-        third = len(values) // 3
-        return cls(median(values[:third]), median(values[-third:]), max(values))
+    def of(cls, samples: Sequence[Sample], least: float) -> "Trend":
+        """Return the trend of the samples of a whole run."""
+        began_at, ended_at = samples[0][0], samples[-1][0]
+        warm_at = began_at + (ended_at - began_at) * WARM_UP_PART
+        warm = [sample for sample in samples if sample[0] >= warm_at]
+        values = [value for _, value in warm]
+        minutes, medians = zip(*_points(warm), strict=True)
+        slope, start = linear_regression(minutes, medians)
+        distances = [value - start - slope * minute for minute, value in zip(minutes, medians, strict=True)]
+        middle = fmean(minutes)
+        spread = math.fsum((minute - middle) ** 2 for minute in minutes)
+        variance = math.fsum(distance**2 for distance in distances) / (len(distances) - 2)
+        noise = NOISE_ERRORS * math.sqrt(variance / spread)
+        return cls(median(values), max(values), slope, max(noise, least / (ended_at - warm_at)))
+
+    @property
+    def has_grown(self) -> bool:
+        """Return whether it grows faster than noise explains."""
+        return self.per_minute > self.bound
 
     def __str__(self) -> str:
-        return f"first third {self.first:8.1f}   last third {self.last:8.1f}   most {self.most:8.1f}"
+        return (
+            f"median {self.middle:8.1f}   most {self.most:8.1f}   "
+            f"a minute {self.per_minute:+9.3f}   bound {self.bound:8.3f}"
+        )
 
 
-Curves = dict[tuple[str, str], Curve]
+Trends = dict[tuple[str, str], Trend]
 """By owner and figure."""
+
+
+def _points(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the middle of the time and the median of the values of each block."""
+    blocks = min(BLOCKS, len(samples))
+    bounds = [len(samples) * number // blocks for number in range(blocks + 1)]
+    return [
+        (fmean(minute for minute, _ in block), median(value for _, value in block))
+        for block in (samples[first:last] for first, last in pairwise(bounds))
+    ]
 
 
 class Growth:
@@ -63,7 +94,7 @@ class Growth:
     def __init__(self, installation: Installation, valkeys: Mapping[str, str]) -> None:
         self._installation = installation
         self._valkeys = valkeys
-        self._samples: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._samples: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -71,19 +102,15 @@ class Growth:
         """Take samples from now on."""
         self._thread.start()
 
-    def stop(self) -> Curves:
-        """Take no more; return the curves."""
+    def stop(self) -> Trends:
+        """Take no more; return the trends."""
         self._is_over.set()
         self._thread.join()
-        return {name: Curve.of(values) for name, values in self._samples.items() if len(values) >= 3}
-
-    def run_for(self, seconds: float, warm_up_s: float) -> Curves:
-        """Return the curves of so long a time, without its beginning, until the first streams expire."""
-        ends_at = time.monotonic() + seconds
-        time.sleep(warm_up_s)
-        self.watch()
-        time.sleep(max(0.0, ends_at - time.monotonic()))
-        return self.stop()
+        return {
+            name: Trend.of(samples, LEAST[name[1]])
+            for name, samples in self._samples.items()
+            if len(samples) >= FEWEST_SAMPLES
+        }
 
     def _run(self) -> None:
         database_url = self._installation.environment.get("DATABASE_URL", "")
@@ -103,22 +130,17 @@ class Growth:
                     self._add("postgresql", {"connections": _connections(database)})
 
     def _add(self, owner: str, figures: Mapping[str, Any]) -> None:
+        minute = time.monotonic() / 60
         for name, value in figures.items():
-            self._samples[owner, name].append(float(value))
+            self._samples[owner, name].append((minute, float(value)))
 
 
-def print_curves(curves: Curves) -> None:
-    """Print each figure in time."""
-    for (owner, figure), curve in sorted(curves.items()):
-        print(f"{owner + ' ' + figure:<26}{curve}")
-
-
-def grown(curves: Curves) -> list[str]:
-    """Return the figures that have grown beyond their bounds."""
+def grown(trends: Trends) -> list[str]:
+    """Return the figures that grow beyond their bounds."""
     return [
-        f"{owner}: {figure} grew from {curve.first:.1f} to {curve.last:.1f}"
-        for (owner, figure), curve in curves.items()
-        if curve.last > curve.first * BOUNDS[figure].factor + BOUNDS[figure].and_more
+        f"{owner}: {figure} grows by {trend.per_minute:.3f} a minute, more than {trend.bound:.3f}"
+        for (owner, figure), trend in trends.items()
+        if trend.has_grown
     ]
 
 

@@ -2,25 +2,24 @@
 exits 1 if the books are wrong in the end. It needs root, `ip` and PostgreSQL.
 
 python -m tests.faults.soak_hosts --seconds 180 --seed 4      the seed decides requests and faults
-python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies and half as many ask: nothing may
-                                                              grow
+python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies, at half of the capacity: nothing
+                                                              may grow
 
-Hosts are killed and started again, cut off, and added; the broker dies, and so does one of two servers of
-streams, which must end its own streams only.
+Hosts are killed and started again, cut off, and added; so is the reaper killed; the broker dies, and so does
+one of two servers of streams, which must end its own streams only.
 """
 
 import argparse
-import itertools
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,31 +29,34 @@ from redis.exceptions import RedisError
 
 from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
-from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
+from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, web_url, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, QUEUE, Guest
 from tests.faults.soak_connections import BalancedClient, Connections
-from tests.faults.soak_growth import Curves, Growth, grown, print_curves
-from tests.faults.soak_report import print_report
+from tests.faults.soak_growth import Growth, Trends, grown
+from tests.faults.soak_load import PATIENT, Load, Pace
+from tests.faults.soak_report import print_report, print_steady
 from tests.faults.soak_verdict import Loss, Outages, Verdict, harmed_by_another_server
 from tests.faults.soak_visits import Visit
 from tests.installation import wait_for
 
 HOSTS, MOST_HOSTS = 4, 6
 GUESTS = 24
-"""How many ask at the same time; half of them in a steady run."""
+"""How many ask at the same time while something breaks."""
 GENERATIONS_PER_SECOND = 3
 STREAM_TTL_MS = 30_000
 PAUSE_S = (2.0, 5.0)
 """Between two faults."""
 CUT_S = (2.0, 6.0)
+FIRST_REQUESTS = 20
+"""The balancer has sent so many to a host that has joined when the next fault comes."""
 
 
 class Visitor(Guest):
-    """A guest of the whole fleet, whose every request goes to the next host in turn."""
+    """A guest of the whole fleet, whose every request goes where the balancer says."""
 
     def __init__(self, fleet: Fleet, number: int, chance: random.Random, connections: Connections) -> None:
         super().__init__(fleet, number, chance, connections)
-        self._client = BalancedClient(lambda: fleet.url, self._client)
+        self._client = BalancedClient(fleet.balancer.choose, self._client)
 
     def _deliver_again(self, generation_id: str) -> None:
         message = QUEUE.message(generation_id[-32:], 1)
@@ -63,36 +65,43 @@ class Visitor(Guest):
 
 
 class HostFaults:
-    """What breaks: each kind in turn, in an order by chance, so that a short run has all of them."""
+    """What breaks: each kind in turn, in an order by chance."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self.outages = Outages()
         self.faults: Counter[str] = Counter()
+        self.joined: list[str] = []
+        """Hosts that were not there in the beginning."""
         self._fleet = fleet
         self._chance = chance
         self._kinds: list[Callable[[], None]] = [
             self._kill_a_host,
             self._cut_a_link,
             self._add_a_host,
+            self._kill_the_reaper,
             self._kill_the_broker,
             self._kill_a_stream_server,
         ]
 
     def run(self, seconds: float) -> None:
-        """Break something now and then, for so long; in the end everything runs."""
+        """Break something now and then, for so long; each kind at least once. In the end everything runs."""
         ends_at = time.monotonic() + seconds
-        while True:
-            for fault in self._chance.sample(self._kinds, len(self._kinds)):
-                time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))
-                if time.monotonic() >= ends_at:
-                    return
-                fault()
-                self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
+        self._break_each(math.inf)
+        while time.monotonic() < ends_at:
+            self._break_each(ends_at)
+
+    def _break_each(self, ends_at: float) -> None:
+        for fault in self._chance.sample(self._kinds, len(self._kinds)):
+            time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))
+            if time.monotonic() >= ends_at:
+                return
+            fault()
+            self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
 
     @contextmanager
     def _without_a_host(self) -> Iterator[str]:
         began_at = time.monotonic()
-        yield self._chance.choice(self._fleet.served)
+        yield self._chance.choice(self._fleet.hosts)
         self.outages.web_kills.append((began_at, time.monotonic()))
 
     def _kill_a_host(self) -> None:
@@ -103,13 +112,23 @@ class HostFaults:
 
     def _cut_a_link(self) -> None:
         with self._without_a_host() as host:
+            ends_at = time.monotonic() + self._chance.uniform(*CUT_S)
             self._fleet.cut(host)
-            time.sleep(self._chance.uniform(*CUT_S))
+            time.sleep(max(0.0, ends_at - time.monotonic()))
             self._fleet.mend(host)
 
     def _add_a_host(self) -> None:
-        if len(self._fleet.hosts) < MOST_HOSTS:
-            self._fleet.add()
+        host = self._fleet.add()
+        self.joined.append(host)
+        chosen = self._fleet.balancer.chosen
+        wait_for(lambda: chosen[web_url(host)] >= FIRST_REQUESTS, f"requests for {host}", pause_s=0.1)
+        if len(self._fleet.hosts) == MOST_HOSTS:
+            self._kinds.remove(self._add_a_host)
+
+    def _kill_the_reaper(self) -> None:
+        self._fleet.kill_reaper()
+        time.sleep(self._chance.uniform(*PAUSE_S))
+        self._fleet.start_reaper()
 
     def _kill_the_broker(self) -> None:
         self._kill_a_store("broker", (0, 1))
@@ -120,7 +139,7 @@ class HostFaults:
         self._kill_a_store(f"streams-{number}", PAUSE_S)
 
     def _kill_a_store(self, name: str, away_s: tuple[float, float]) -> None:
-        self._fleet.end(name)
+        self._fleet.kill(name)
         time.sleep(self._chance.uniform(*away_s))
         self._fleet.start_store(name)
 
@@ -128,65 +147,78 @@ class HostFaults:
 class HostsSoak:
     """One run."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.fleet = Fleet(
-            folder, HOSTS, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS)
-        )
+    def __init__(self, folder: Path, seed: int, *, is_steady: bool = False) -> None:
+        environment = {"CHATAPI_LOG_LEVEL": "WARNING", "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS)}
+        self.fleet = Fleet(folder, HOSTS, **environment, **(PATIENT if is_steady else {}))
         self.faults = HostFaults(self.fleet, random.Random(f"{seed} faults"))
-        self.visits: list[Visit] = []
-        self.curves: Curves = {}
+        self.load = Load(self._visit)
+        self.trends: Trends = {}
+        self.pace: Pace | None = None
+        self._is_steady = is_steady
         self._seed = seed
-        self._numbers = itertools.count()
-        self._is_over = threading.Event()
 
-    def run(self, seconds: float, *, is_steady: bool = False) -> Verdict:
+    def run(self, seconds: float) -> Verdict:
         """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
         self.fleet.start(MODELS | EMBEDDING_MODELS)
         self.fleet.keys["poor"] = self.fleet.keys["live"]
-        count = GUESTS // 2 if is_steady else GUESTS
-        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(count)]
-        for guest in guests:
-            guest.start()
-        if is_steady:
-            self.curves = Growth(self.fleet, VALKEYS).run_for(seconds, STREAM_TTL_MS / 1_000)
+        if self._is_steady:
+            chance = random.Random(f"{self._seed} pace")
+            self.pace, self.trends = self.load.run_steadily(Growth(self.fleet, VALKEYS), seconds, chance)
         else:
-            self.faults.run(seconds)
-        self._is_over.set()
-        for guest in guests:
-            guest.join()
+            with self.load.callers(GUESTS):
+                self.faults.run(seconds)
         return self._judge()
 
-    def _visit(self) -> None:
-        connections = Connections()
-        while not self._is_over.is_set():
-            number = next(self._numbers)
-            chance = random.Random(f"{self._seed} {number}")
-            self.visits.append(Visitor(self.fleet, number, chance, connections).visit())
-        connections.close()
+    def _visit(self, number: int, connections: Connections) -> Visit:
+        return Visitor(self.fleet, number, random.Random(f"{self._seed} {number}"), connections).visit()
 
     def _judge(self) -> Verdict:
         bookkeeper = Bookkeeper(self.fleet)
         try:
             bookkeeper.close_the_books(timeout_s=60)
-            calls = [call for model in MODELS | EMBEDDING_MODELS for call in self.fleet.calls(model)]
+            calls = self.fleet.calls(*MODELS, *EMBEDDING_MODELS)
             rows, report = bookkeeper.rows(), bookkeeper.check()
         finally:
             bookkeeper.stop()
-        verdict = Verdict.of(self.visits, rows, report, calls, self.faults.outages)
-        harmed = harmed_by_another_server(self.visits, self.faults.outages)
-        return replace(
-            verdict, violations=[*verdict.violations, *harmed, *self._traces(), *grown(self.curves)]
-        )
+        visits = self.load.visits
+        verdict = Verdict.of(visits, rows, report, calls, self.faults.outages)
+        verdict.tables["requests by host"] = self._by_host(self.fleet.balancer.chosen)
+        verdict.tables["generations by host"] = Counter(row.worker.partition(":")[0] for row in rows)
+        violations = [
+            *verdict.violations,
+            *harmed_by_another_server(visits, self.faults.outages),
+            *self._traces(),
+            *grown(self.trends),
+            *(self.pace.violations() if self.pace else self._unproved(verdict)),
+        ]
+        return replace(verdict, violations=violations)
+
+    def _by_host(self, chosen: Mapping[str, int]) -> "Counter[str]":
+        return Counter({host: chosen[web_url(host)] for host in self.fleet.hosts})
+
+    def _unproved(self, verdict: Verdict) -> Iterator[str]:
+        """Yield the faults that proved nothing."""
+        for host in self.faults.joined:
+            if not verdict.tables["generations by host"][host]:
+                yield f"{host} joined, and its worker has run nothing"
+        ends = verdict.tables["when a stream server died"]
+        for place in ("on it", "on another"):
+            if not any(end.startswith(f"{place}:") for end in ends):
+                yield f"no stream was {place} when a stream server died"
 
     def _traces(self) -> list[str]:
         """Return the places that still contain a message when no stream is stored any more."""
         found = []
-        for url in VALKEYS.values():
+        canary = CANARY.encode()
+        for name, url in VALKEYS.items():
             with Redis.from_url(url) as valkey:
                 valkey.config_set("rdbcompression", "no")
                 patience_s = STREAM_TTL_MS / 1_000 + 5
                 wait_for(lambda: canaries.is_forgotten(valkey), "all streams to be forgotten", patience_s, 1)
-                found += canaries.found([CANARY.encode()], self.fleet, valkey)
+                if name == "broker":
+                    found += canaries.found([canary], self.fleet, valkey)
+                elif canary in canaries.held_by(valkey):
+                    found.append(f"{CANARY} in {name}")
         return found
 
 
@@ -203,7 +235,7 @@ def main() -> int:
     parser.add_argument(
         "--steady",
         action="store_true",
-        help="no faults, and half as many clients: memory, descriptors, connections and keys must not grow",
+        help="no faults, at half of the capacity: memory, descriptors, connections and keys must not grow",
     )
     options = parser.parse_args()
     if reason := why_not():
@@ -219,16 +251,17 @@ def main() -> int:
     if at_least is None:
         at_least = round(options.seconds * GENERATIONS_PER_SECOND)
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
-    soak = HostsSoak(folder, options.seed)
+    soak = HostsSoak(folder, options.seed, is_steady=options.steady)
     try:
-        verdict = soak.run(options.seconds, is_steady=options.steady)
+        verdict = soak.run(options.seconds)
         verdict = verdict.asking_at_least(at_least).bearing_silence()
     finally:
         soak.fleet.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed}" + " --steady" * options.steady
     print(f"python -m tests.faults.soak_hosts {arguments}\n")
-    print_curves(soak.curves)
-    print_report(verdict, soak.faults.faults, soak.visits, folder)
+    if soak.pace:
+        print_steady(soak.pace, soak.trends)
+    print_report(verdict, soak.faults.faults, soak.load.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.faults.soak_growth import Trends
+from tests.faults.soak_load import Pace
 from tests.faults.soak_verdict import Verdict
 from tests.faults.soak_visits import Visit
 
@@ -23,3 +25,10 @@ def print_report(verdict: Verdict, faults: "Counter[str]", visits: Sequence[Visi
         print(f"VIOLATION  {violation}")
     conclusion = f"the logs stay in {folder}" if verdict.violations else "all is well"
     print(f"\n{len(verdict.violations)} violations; {conclusion}.")
+
+
+def print_steady(pace: Pace, trends: Trends) -> None:
+    """Print the load of a run without faults, and how each figure went."""
+    print(pace)
+    for (owner, figure), trend in sorted(trends.items()):
+        print(f"{owner + ' ' + figure:<26}{trend}")

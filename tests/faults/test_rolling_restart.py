@@ -8,56 +8,26 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.faults.balancer import Balancer
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("rolling"), pytest.mark.timeout(180)]
 
 ENVIRONMENT = {"CHATAPI_LAME_DUCK_MS": "1500", "CHATAPI_DRAIN_MS": "12000", "CHATAPI_QUEUE_TTL_MS": "20000"}
-WATCH_S = 0.2
-
-
-class LoadBalancer:
-    """Knows which web processes are ready, as it asks their /readyz every now and then."""
-
-    def __init__(self, webs: list[Installation]) -> None:
-        self._webs = webs
-        self.seen_draining: set[int] = set()
-        self._ready = webs
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def connect(self) -> http.client.HTTPConnection:
-        """Open a connection to a ready web process; one that refuses it is passed over."""
-        for web in random.sample(self._ready, len(self._ready)) + self._webs:
-            connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
-            try:
-                connection.connect()
-            except ConnectionRefusedError:
-                continue
-            return connection
-        raise AssertionError("no web process takes connections")
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(WATCH_S):
-            statuses = {web.port: web.get("/readyz")[0] for web in self._webs}
-            self.seen_draining |= {port for port, status in statuses.items() if status == 503}
-            self._ready = [web for web in self._webs if statuses[web.port] == 200] or self._webs
+LOOK_S = 0.2
 
 
 class Caller(threading.Thread):
     """Sends one request after another; reuses a connection until the server says `Connection: close`."""
 
     def __init__(
-        self, balancer: LoadBalancer, key: str, *, is_kept: bool, says_close: bool = False, pause_s: float = 0
+        self, balancer: Balancer, key: str, *, is_kept: bool, says_close: bool = False, pause_s: float = 0
     ) -> None:
         super().__init__()
         self._balancer = balancer
@@ -83,7 +53,7 @@ class Caller(threading.Thread):
         self._hang_up()
 
     def _ask(self) -> None:
-        self._connection = self._connection or self._balancer.connect()
+        self._connection = self._connection or self._connect()
         is_streaming, model = random.random() < 0.7, random.choice(["five", "five", "a-second"])
         body = {"model": model, "messages": [{"role": "user", "content": "x"}], "stream": is_streaming}
         self._connection.request("POST", "/v1/chat/completions", json.dumps(body), self._headers)
@@ -95,6 +65,15 @@ class Caller(threading.Thread):
         ]
         if response.will_close or not self._is_kept:
             self._hang_up()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """Open a connection to a ready web process; the next one takes it if one refuses."""
+        while True:
+            address = urlsplit(self._balancer.choose()).netloc
+            connection = http.client.HTTPConnection(address, timeout=30)
+            with suppress(ConnectionRefusedError):
+                connection.connect()
+                return connection
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -109,7 +88,9 @@ def test_no_request_fails_while_all_processes_are_replaced(
     pause_s = 1.2 if is_patient else 0.02
     with installation.another_web() as another:
         webs = [installation, another]
-        balancer = LoadBalancer(webs)
+        balancer = Balancer(LOOK_S)
+        for web in webs:
+            balancer.add(web.url)
         key = installation.keys["live"]
         callers = [Caller(balancer, key, is_kept=True, pause_s=pause_s) for _ in range(4)]
         callers += [
@@ -134,7 +115,7 @@ def test_no_request_fails_while_all_processes_are_replaced(
             balancer.stop()
     assert [failure for caller in callers for failure in caller.failures] == []
     assert sum(caller.answers for caller in callers) > (20 if is_patient else 60)
-    assert balancer.seen_draining == {web.port for web in webs}
+    assert all(balancer.unready_answers[web.url] for web in webs)
 
 
 def replace_worker(installation: Installation) -> None:

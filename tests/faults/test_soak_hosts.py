@@ -22,5 +22,12 @@ def test_every_invariant_holds_while_hosts_die_are_cut_off_and_join() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for fault in ("kill a host", "cut a link", "add a host", "kill the broker", "kill a stream server"):
+    for fault in (
+        "kill a host",
+        "cut a link",
+        "add a host",
+        "kill the reaper",
+        "kill the broker",
+        "kill a stream server",
+    ):
         assert fault in done.stdout
