@@ -2,9 +2,9 @@
 
 Without Redis nobody can sign in.
 
-A name has a low limit for each network of a client and a higher one for all networks together, so that
-guesses from elsewhere do not lock its owner out at once. A network has a limit for all names. Redis gets an
-HMAC of the name, which may be a password typed into the wrong field.
+A name has a low limit for each network of a client and a higher one for all networks together, which counts
+no refused attempts: no single network can lock a name's owner out elsewhere. A network has a limit for all
+names. Redis gets an HMAC of the name, which may be a password typed into the wrong field.
 
 Each `count_…` function counts an attempt and returns the time to wait in ms, 0 below the limits. It raises
 `RedisError`.
@@ -40,13 +40,11 @@ MAX_ISSUERS = 10
 
 def count_sign_in(name: str, network: str) -> int:
     """Count an attempt to sign in. Call it before the password is checked."""
-    return _count(
-        {
-            _key("pair", name, network): MAX_PER_NAME_AND_NETWORK,
-            _key("name", name): MAX_PER_NAME,
-            _key("network", network): MAX_PER_NETWORK,
-        }
-    )
+    of_network = {
+        _key("pair", name, network): MAX_PER_NAME_AND_NETWORK,
+        _key("network", network): MAX_PER_NETWORK,
+    }
+    return _count(of_network) or _count({_key("name", name): MAX_PER_NAME})
 
 
 def count_mail(address: str, network: str) -> int:

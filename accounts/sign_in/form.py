@@ -40,7 +40,8 @@ class SignInForm(AuthenticationForm):
             with unless_unavailable():
                 data["username"] = user_name_of(typed)
                 super().clean()
-                attempts.forget(counted, network)
+                if self.user_cache is not None:  # a form without a password checks none
+                    attempts.forget(counted, network)
         except TooManyAttempts as refusal:
             self.status = refusal.status
             raise

@@ -22,7 +22,7 @@ class TooManyAttempts(ValidationError):
 
 
 def check_attempts(count: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Count an attempt; raise `TooManyAttempts` if its limit is reached or Redis does not respond.
+    """Count an attempt; raise `TooManyAttempts` if its limit is exceeded or Redis does not respond.
 
     `count` is a function of `attempts`, which gets the arguments and returns the time to wait in ms.
     """

@@ -108,6 +108,24 @@ def test_signing_in_resets_the_count_of_wrong_passwords(db: None) -> None:
         assert sign_in("root").status_code == 302
 
 
+@pytest.mark.parametrize("password", ["", "\0"])
+def test_a_form_that_checks_no_password_resets_no_count(db: None, password: str) -> None:
+    with_password(User.objects.create_superuser("root"))
+    for _ in range(attempts.MAX_PER_NAME_AND_NETWORK - 1):
+        assert sign_in("root", "wrong").status_code == 200
+    assert sign_in("root", password).status_code == 200
+    assert sign_in("root").status_code == 429
+
+
+def test_one_network_locks_nobody_out_elsewhere(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "MAX_PER_NAME_AND_NETWORK", 2)
+    monkeypatch.setattr(attempts, "MAX_PER_NAME", 3)
+    with_password(User.objects.create_superuser("root"))
+    statuses = [sign_in("root", "wrong").status_code for _ in range(6)]
+    assert statuses == [200, 200, 429, 429, 429, 429]
+    assert sign_in("root", address="192.0.2.2").status_code == 302
+
+
 def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "MAX_PER_NAME", 3)
     monkeypatch.setattr(attempts, "MAX_PER_NETWORK", 4)
