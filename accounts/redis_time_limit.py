@@ -14,6 +14,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from accounts import loop_clock
 from accounts.loop_clock import REPLY_TIMEOUT_S
 
+_UVLOOP_CLOSED = "the handler is closed"
+
 
 @asynccontextmanager
 async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
@@ -26,4 +28,6 @@ async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
     except TimeoutError as error:
         raise RedisTimeoutError("Redis does not answer") from error
     except RuntimeError as error:
+        if _UVLOOP_CLOSED not in str(error):
+            raise  # a bug, which must not look like a Redis that is away
         raise RedisConnectionError(str(error)) from error

@@ -1,4 +1,7 @@
-"""Connections to Redis that never retry a command by themselves and never wait without a limit."""
+"""Connections to Redis that never retry a command by themselves.
+
+`DedicatedConnection` bounds its waits; the commands of `connect`'s clients are sent within `in_time`.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -302,8 +302,8 @@ class RedisStream:
                     await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
                 is_asked = False
                 while True:
-                    # Longer than the silence: redis-py connects again in here, and waits for the greeting.
-                    async with in_time(2 * SILENT_S):
+                    # redis-py connects again in here, and waits for the greeting.
+                    async with in_time(SILENT_S + 0.5):
                         message = await channel.get_message(timeout=SILENT_S)
                         if message is None and not is_asked:
                             # A machine without power closes no connection: this would wait for ever.

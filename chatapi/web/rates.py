@@ -162,12 +162,10 @@ class Rates:
 
     async def renew(self) -> None:
         """Renew the leases of all that runs, for ever."""
-        await repeat(
-            RENEW_S,
-            "rate limits are not renewed",
-            lambda: self._limits.renew(self._running.values()),
-            expected=(RedisError,),
-        )
+        await repeat(RENEW_S, "rate limits are not renewed", self._renew_all, expected=(RedisError,))
+
+    async def _renew_all(self) -> None:
+        await self._limits.renew(self._running.values())
 
     async def _end(self, generation_id: UUID) -> reports.End | None:
         """Return how a generation ended, once it has; None if it never does."""

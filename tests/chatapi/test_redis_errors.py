@@ -213,3 +213,10 @@ def test_a_url_that_cannot_be_read_is_not_in_the_text(url: str) -> None:
         ask_from_thread(url)
     assert "hun" not in str(raised.value)
     assert isinstance(raised.value, RedisError)
+
+
+async def test_a_bug_does_not_look_like_a_redis_that_is_away() -> None:
+    for bug in (RuntimeError("read() called while another coroutine reads"), NotImplementedError()):
+        with pytest.raises(type(bug)):
+            async with in_time():
+                raise bug
