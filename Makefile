@@ -16,8 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow mutations lint types contracts figures migrations test-postgres bench live \
-	lock clean
+.PHONY: help run test test-slow by-hand mutations lint types contracts figures migrations test-postgres \
+	bench live lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ lint: .venv/.dev ## style, and deploy/kubernetes against its schemas
 
 types: .venv/.dev ## types
 	@.venv/bin/mypy .
+
+by-hand: ## follow docs/ on a bare Debian: set-up by hand, upgrade, restore (needs root; PREVIOUS=COMMIT)
+	@.ci/by_hand
 
 contracts: .venv/.dev ## which package may import which
 	@.venv/bin/lint-imports
