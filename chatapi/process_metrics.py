@@ -82,7 +82,7 @@ HISTOGRAMS: Final = (
     ),
     CLIENT_FIRST_TOKEN := Histogram(
         "chatapi_client_first_token_seconds",
-        "What a client waits for the first content of a stream, from its request's head.",
+        "How long a client waits for the first content of a stream, from its request's head.",
         LATENCY_S,
         "model",
     ),
