@@ -91,7 +91,7 @@ HISTOGRAMS: Final = (
     ),
     LONGEST_TOKEN_GAP := Histogram(
         "chatapi_longest_token_gap_seconds",
-        "Longest time between two tokens of a generation.",
+        "Longest silence between two pieces of a generation's visible content.",
         LATENCY_S,
         "model",
     ),
