@@ -160,7 +160,8 @@ class Simulation:
     def _go_on(self, process: Process, done: Callable[[], None] | None = None) -> None:
         if not process.is_alive:
             return
-        # Before `done`: the work that this starts elsewhere has the core of a process that has no more to do.
+        # Before `done`, which may start work of other processes: `_speed` must not count this one if it is
+        # idle.
         process.is_busy = has_more = bool(process.work)
         if done is not None:
             done()

@@ -82,7 +82,7 @@ HISTOGRAMS: Final = (
     ),
     CLIENT_FIRST_TOKEN := Histogram(
         "chatapi_client_first_token_seconds",
-        "What a client waits for the first content of a stream, from its request's head.",
+        "How long a client waits for the first content of a stream, from its request's head.",
         LATENCY_S,
         "model",
     ),
@@ -91,7 +91,7 @@ HISTOGRAMS: Final = (
     ),
     LONGEST_TOKEN_GAP := Histogram(
         "chatapi_longest_token_gap_seconds",
-        "Longest time between two tokens of a generation.",
+        "Longest silence between two pieces of a generation's visible content.",
         LATENCY_S,
         "model",
     ),

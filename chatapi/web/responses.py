@@ -172,7 +172,6 @@ async def _stream(
 ) -> tuple[Usage | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
     usage, has_begun, pace = None, False, Pace(settings.PING_MS)
-    timed_model = exchange.timed_model
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -183,10 +182,7 @@ async def _stream(
         if is_last:
             usage = _note_end(exchange, batch[-1])
         rest = batch if len(batch) <= PIECE_DELTAS else await _send_pieces(exchange, encoder, batch)
-        frames = frames_of(encoder, rest)
-        if timed_model is not None and frames and any(isinstance(each, Content) for each in batch):
-            CLIENT_FIRST_TOKEN.observe(time.monotonic() - exchange.began_at, timed_model)
-            timed_model = None
+        frames = _timed_frames(exchange, encoder, rest)
         if pace.needs_keep_alive(rest, has_frames=bool(frames)) and not is_last:
             frames = keep_alive
         sending = exchange.send_body(frames, more=not is_last)
@@ -201,9 +197,25 @@ async def _send_pieces(exchange: Exchange, encoder: Encoder, batch: list[AnyDelt
     """Send a long batch piece by piece, and return the last piece, which is not sent."""
     last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
     for start in range(0, last_start, PIECE_DELTAS):
-        await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
+        await exchange.send_body(_timed_frames(exchange, encoder, batch[start : start + PIECE_DELTAS]))
         await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
     return batch[last_start:]
+
+
+def _timed_frames(exchange: Exchange, encoder: Encoder, deltas: list[AnyDelta]) -> bytes:
+    """Return the frames of deltas, and count how long the client waited for the first frame of content."""
+    if exchange.timed_model is None:
+        return frames_of(encoder, deltas)
+    # One by one up to that frame: `Started` has frames, and some content has none in this dialect.
+    frames = b""
+    for number, delta in enumerate(deltas, start=1):
+        frame = frames_of(encoder, [delta])
+        frames += frame
+        if frame and isinstance(delta, Content):
+            CLIENT_FIRST_TOKEN.observe(time.monotonic() - exchange.began_at, exchange.timed_model)
+            exchange.timed_model = None
+            return frames + frames_of(encoder, deltas[number:])
+    return frames
 
 
 def _note_end(exchange: Exchange, end: AnyDelta) -> Usage | None:

@@ -84,7 +84,23 @@ HOURS = {
         {ADMISSION % "1.0": "0+70x60", ADMISSION % "+Inf": "0+70x60"},
         {"ChatapiSlowOverhead"},
     ),
-    "one of ten answers stalls": ({GAP % ("count", ""): "0+66x60"}, {"ChatapiStreamsStall"}),
+    "one of eleven answers stalls": ({GAP % ("count", ""): "0+66x60"}, {"ChatapiStreamsStall"}),
+    "one of two answers stalls, of few": (
+        {GAP % ("bucket", 'le="10.0",'): "0+1x60", GAP % ("count", ""): "0+2x60"},
+        set(),
+    ),
+    "answers stall, and the store writes whole numbers": (
+        {
+            GAP % ("bucket", 'le="10.0",'): "_x60",
+            GAP % ("bucket", 'le="10",'): "0+60x60",
+            GAP % ("count", ""): "0+66x60",
+        },
+        {"ChatapiStreamsStall"},
+    ),
+    "none stalls, and the store writes whole numbers": (
+        {GAP % ("bucket", 'le="10.0",'): "_x60", GAP % ("bucket", 'le="10",'): "0+60x60"},
+        set(),
+    ),
     "a loop is blocked": ({LAG: "0.1x50 2x10"}, {"ChatapiEventLoopLag"}),
 }
 

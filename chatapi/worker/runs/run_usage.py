@@ -11,7 +11,19 @@ from typing import Protocol
 import msgspec
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Audio,
+    Content,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+)
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.prompts import Texts
 from chatapi.wire.upstream.upstream_errors import STOPPED
@@ -37,7 +49,7 @@ class RunUsage:
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
         self.longest_gap_ms = 0
-        """The longest time between two batches with content."""
+        """The longest time between two batches with content; see `_ends_stall`."""
         self.has_started = False
         """Whether the delta that announces the choices has passed."""
         self.prompt: Usage | None = None
@@ -83,8 +95,9 @@ class RunUsage:
         # Only content counts for the time: a role or a usage is no token.
         if self._pieces > before:
             token_ms = round((time.monotonic() - self._started_at) * 1_000)
-            if self.last_token_ms is not None and token_ms - self.last_token_ms > self.longest_gap_ms:
-                self.longest_gap_ms = token_ms - self.last_token_ms
+            gap_ms = 0 if self.last_token_ms is None else token_ms - self.last_token_ms
+            if gap_ms > self.longest_gap_ms and _ends_stall(batch):
+                self.longest_gap_ms = gap_ms
             self.first_token_ms = token_ms if self.first_token_ms is None else self.first_token_ms
             self.last_token_ms = token_ms
         return passing
@@ -150,6 +163,21 @@ class RunUsage:
     def reasoning_tokens(self) -> int | None:
         """Our own count of the reasoning that was not lost; None if there was none."""
         return _kept_tokens(self._reasoning, self._lost._reasoning if self._lost else {}) or None
+
+
+def _ends_stall(batch: Sequence[AnyDelta]) -> bool:
+    """Return whether the silence before this batch was a stall: its first content is text or audio.
+
+    Before a piece of a tool call, and before reasoning without text, the model may have worked: many
+    upstreams hide thinking, and send the arguments of a call when they are whole.
+    """
+    for delta in batch:
+        match delta:
+            case ToolCall() | Reasoning(text=""):
+                return False
+            case Text() | Reasoning() | Refusal() | Audio():
+                return True
+    return False
 
 
 def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, tokens.Counter]) -> int:

@@ -1,6 +1,7 @@
 """From a run's deltas to what it is charged for and what its client gets."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -48,6 +49,36 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
     counted = RunUsage()
     assert counted.add([*content, Finished("stop"), Usage(1, 2)]) == content
     assert (counted.finished, counted.reported) == ({0: Finished("stop")}, Usage(1, 2))
+
+
+SIGNATURE = Reasoning("", signature="of hidden thinking")
+ARGUMENTS = ToolCall(0, '{"long": "argument"}')
+
+
+@pytest.mark.parametrize(
+    ("batches", "gap_s"),
+    [
+        ([[Text("a")], [Text("b")]], 10),
+        ([[Reasoning("a")], [Refusal("b")]], 10),
+        ([[ToolCall(0, "{}", "id", "name")], [Text("b")]], 10),
+        ([[Text("a")], [Finished("stop", 1), Text("b")]], 10),
+        ([[Text("a")], [ToolCall(0, "", "id", "name")], [ARGUMENTS], [Finished("tool_calls")]], 0),
+        ([[Text("a")], [ARGUMENTS, Text("b")]], 0),
+        ([[Text("a")], [SIGNATURE], [Text("b")]], 10),
+        ([[Text("a")], [SIGNATURE, Text("b")]], 0),
+        ([[Started()], [Text("a")], [Usage(1, 2)]], 0),
+    ],
+)
+def test_a_stall_is_a_silence_in_what_clients_see(
+    monkeypatch: pytest.MonkeyPatch, batches: list[list[AnyDelta]], gap_s: int
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    counted = RunUsage()
+    for batch in batches:
+        now += 10
+        counted.add(batch)
+    assert counted.longest_gap_ms == gap_s * 1_000
 
 
 def test_choices_that_end_before_they_began_are_announced_first() -> None:
