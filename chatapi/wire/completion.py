@@ -1,7 +1,7 @@
 """Folds a generation's deltas into one completion: for answers in one piece, and to test a deployment."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, assert_never
 
 from chatapi.wire.deltas import (
@@ -198,11 +198,3 @@ class Completion:
         if found is None:
             found = self.choices[index] = Choice(index, self._new_logprobs)
         return found
-
-
-def collect(deltas: Iterable[AnyDelta]) -> Completion:
-    """Fold a generation's deltas into one `Completion`."""
-    completion = Completion()
-    for delta in deltas:
-        completion.add(delta)
-    return completion

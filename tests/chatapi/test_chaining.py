@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from chatapi.wire.completion import Choice, Completion, collect
+from chatapi.wire.completion import Choice, Completion
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
 from tests.choice_content import content_of
 from tests.installation import Installation, wait_for
+from tests.wire.folding import collect
 
 pytestmark = [pytest.mark.xdist_group("chaining"), pytest.mark.timeout(120)]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.wire.completion import Choice, Completion, collect
+from chatapi.wire.completion import Choice, Completion
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
@@ -39,6 +39,7 @@ from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
 from tests.choice_content import content_of
 from tests.wire.dialect_cases import folded
+from tests.wire.folding import collect
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 EVENTS = re.compile(r"(?:(?:event: error\n)?data: [^\r\n]+\n\n)*")

@@ -15,7 +15,6 @@ from anthropic.types import Message, MessageParam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
     AnyDelta,
     Failed,
@@ -30,6 +29,7 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols.messages import MESSAGES
 from chatapi.wire.sse import Parser
+from tests.wire.folding import collect
 from tests.wire.messages_cases import (
     ANSWER,
     CASES,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.responses.encoder import Encoder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
 from chatapi.wire.protocols.responses.response import MAX_PARTS
 from tests.wire.dialect_cases import FAILURE
+from tests.wire.folding import collect
 from tests.wire.response_cases import (
     ANSWER,
     CASES,

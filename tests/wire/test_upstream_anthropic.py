@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.wire.upstream import anthropic_request, openai_request
@@ -19,6 +18,7 @@ from chatapi.wire.upstream.anthropic_request import messages_body
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.wire.upstream.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
+from tests.wire.folding import collect
 from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers

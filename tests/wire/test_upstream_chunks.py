@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
     Finished,
     Reasoning,
@@ -22,6 +21,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.sse import Event, Parser
 from chatapi.wire.upstream.logprobs import MAX_ALTERNATIVES, UNKNOWN_LOGPROB
 from chatapi.wire.upstream.upstream_errors import UpstreamError
+from tests.wire.folding import collect
 from tests.wire.upstream_events import DONE, STOP, call, chunk, event, failure_code, new_reader, read, tools
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage
 from chatapi.wire.sse import MAX_EVENT_BYTES, EventTooLargeError, Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
+from tests.wire.folding import collect
 
 
 def read(

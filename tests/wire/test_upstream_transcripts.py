@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
 from tests.choice_content import content_of
+from tests.wire.folding import collect
 
 TRANSCRIPTS = {
     f"{dialect}/{path.stem}": path

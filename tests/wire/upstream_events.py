@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
+from tests.wire.folding import collect
 
 
 def new_reader(choices: int = 1, max_chunks: int = 1000) -> ChunkReader:

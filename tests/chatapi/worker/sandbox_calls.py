@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.completion import Completion, collect
+from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
 from chatapi.worker.engines.sandbox.engine import SandboxEngine
+from tests.wire.folding import collect
 
 WEATHER = {
     "type": "function",

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.completion import collect
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_heavy_work import MOST_LOOP_S, watched
 from tests.chatapi.worker.test_openai_compatible import STREAM_HEAD, call_of, deltas_of, tcp_server
+from tests.wire.folding import collect
 
 TOOLS = b', "tools": [{"type": "custom", "custom": {"name": "patch"}}]'
 ARGUMENTS = ['{"inp', 'ut": "*** Be', 'gin\\nPatch"', "}"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from chatapi.wire.completion import Completion, collect
+from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -18,6 +18,7 @@ from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_c
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
 from tests.fake_upstream import Upstream
+from tests.wire.folding import collect
 
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]'
 FIVE_WORDS = " the of and to in"

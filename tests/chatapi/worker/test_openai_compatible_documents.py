@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.completion import Completion, collect
+from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage, Vector
 from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.protocols.chat.request import parse as parse_chat
@@ -24,6 +24,7 @@ from tests.chatapi.worker.test_openai_compatible import failed, read_request, tc
 from tests.choice_content import content_of
 from tests.fake_completion import Script, embeddings
 from tests.fake_upstream import Upstream
+from tests.wire.folding import collect
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 FIVE_WORDS = " the of and to in"

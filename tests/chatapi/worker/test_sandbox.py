@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatapi.wire import tokens
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.worker.engines import EngineError, Timeouts
 from chatapi.worker.engines.sandbox import answer as answer_module
@@ -26,6 +25,7 @@ from tests.chatapi.worker.sandbox_calls import (
     text_of,
     usage_of,
 )
+from tests.wire.folding import collect
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from chatapi.wire import tokens
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import Finished, ToolCall
 from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.worker.engines import Call, Target
@@ -22,6 +21,7 @@ from tests.chatapi.worker.sandbox_calls import (
     text_of,
     usage_of,
 )
+from tests.wire.folding import collect
 
 
 async def test_a_tool_call_names_the_tool_and_fits_its_schema() -> None:
