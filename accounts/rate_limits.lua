@@ -59,7 +59,7 @@ local function duration(bucket, amount)
   return math.max(0, amount * bucket.window / bucket.limit)
 end
 
--- How long until there is room, 0 when there is. A request larger than the limit is let in by an empty bucket,
+-- How long until there is room, 0 when there is. A request larger than the limit gets into an empty bucket,
 -- and owes all of it.
 local function wait(bucket, amount)
   return duration(bucket, bucket.debt + math.min(amount, bucket.limit) - bucket.limit)
@@ -78,8 +78,8 @@ local function charge(bucket, amount, is_reserved)
   save(bucket)
 end
 
--- A lease granted while this server's clock was ahead ends a lease from now at the latest; its holder may live
--- and renew it.
+-- A lease granted while this server's clock was ahead ends a lease from now at the latest; its holder may
+-- live and renew it.
 local function is_full(key, most, lease_ms)
   if redis.call('ZCARD', key) < most then return false end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
@@ -177,7 +177,9 @@ local operations, replies = {take = take, release = release, renew = renew, use 
 local asked = cmsgpack.unpack(ARGV[1])
 for _, is_take in ipairs({false, true}) do
   for i, operation in ipairs(asked) do
-    if (operation[1] == 'take') == is_take then replies[i] = operations[operation[1]](unpack(operation, 2)) end
+    if (operation[1] == 'take') == is_take then
+      replies[i] = operations[operation[1]](unpack(operation, 2))
+    end
   end
 end
 return replies
