@@ -11,7 +11,7 @@ from chatapi.delta_stream.errors import StreamLost
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
-# The highest number of a delta that a client can name (`web/resumption.py`); no generation has so many.
+# The highest number of a delta that a client can name (`web/resumption.py`); no generation has that many.
 MAX_SEQ = 999_999_999
 
 # Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows.

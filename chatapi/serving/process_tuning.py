@@ -5,8 +5,8 @@ import gc
 import resource
 import sys
 
-# The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
-# none, and each thousand objects that it visits stop all streams for a millisecond.
+# The garbage collector runs after this number of new objects. A running stream has a hundred, an ended one
+# leaves none, and each thousand objects that it visits stop all streams for a millisecond.
 YOUNG_OBJECTS = 50_000
 
 # How long a thread may keep the interpreter while another one waits. The database's thread needs it after

@@ -68,7 +68,7 @@ def page(query: BucketQuery, after: Place | None = None) -> Page:
 
 
 def _rows(query: BucketQuery, after: Place | None) -> list[_Row]:
-    """Return one row more than a page has, if there are so many.
+    """Return the rows of a page, and one more if there are more.
 
     Filters are applied to what was read: the database would read on until it finds enough rows that match.
     """

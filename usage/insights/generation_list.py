@@ -80,7 +80,7 @@ def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
 def _searched(
     scan: "_Scan", filters: RequestFilters, count: int
 ) -> "tuple[list[Generation], _Cursor | None]":
-    """Return so many of the newest rows that match, and the place where the search stopped before."""
+    """Return the newest `count` rows that match, and the place where the search stopped before."""
     found = sorted(_with_owners(scan.search(filters, SEARCHED, count)), key=scan.place_of, reverse=True)
     floor = scan.row_at(SEARCHED) if len(found) < count else None
     if floor is None:
@@ -275,7 +275,7 @@ class _Scan:
         return replace(self, lower=same)
 
     def search(self, filters: RequestFilters, searched: int, count: int) -> QuerySet[Generation]:
-        """Return the newest rows that match, in any order, of so many that are looked at at most.
+        """Return the newest `count` rows that match, in any order; at most `searched` rows are looked at.
 
         The database looks at rows in the order of the index, and stops at the last one that is wanted.
         """

@@ -28,10 +28,12 @@ Find = Callable[[datetime], Iterable[NewEvent]]
 # Before the expiry of a key, the last one first.
 KEY_DAYS = (1, 7)
 _ISO = "%Y-%m-%dT%H:%M:%SZ"
-# A day's spend is unusual above this, and above so many times the second highest of the days before.
+# A day's spend is unusual above this amount, and above this multiple of the second highest of the days
+# before.
 UNUSUAL_USD, UNUSUAL_TIMES = 5, 2
 DAYS_BEFORE, LEAST_DAYS_WITH_SPEND = 14, 7
-# Failures rise if since the start of the hour before at least so many requests have failed, and such a part.
+# Failures rise if at least this number and this percentage of the requests since the start of the hour before
+# have failed.
 LEAST_FAILURES, FAILED_PERCENT = 10, 20
 
 

@@ -161,7 +161,7 @@ def scale(highest: int) -> tuple[int, int]:
 
 
 def times(buckets: Sequence[Bucket], most: int = _LABELS_COUNT) -> list[Mark]:
-    """Return at most so many labels under the axis."""
+    """Return at most `most` labels under the axis."""
     every = max(1, -(-len(buckets) // most))
     shown = range(0, len(buckets), every)
     # Dates with a time are so long that a narrow screen has room for two of them.

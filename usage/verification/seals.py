@@ -155,7 +155,7 @@ class _Block:
     def after(
         cls, before: _Place, last_id: int, last_statement_id: int, limit: int | None = None
     ) -> "_Block":
-        """Return the rows up to these ids; with a limit, so many entries and so many statements at most."""
+        """Return the rows up to these ids; `limit` bounds the entries and the statements."""
         entries = LedgerEntry.objects.filter(id__gt=before.entry_id, id__lte=last_id)
         statements = Statement.objects.filter(id__gt=before.statement_id, id__lte=last_statement_id)
         columns = ("id", "month", "organization_id", "digest")

@@ -32,7 +32,7 @@ from usage.notifications import outages, watch
 log = logging.getLogger(__name__)
 
 WATCH_EVERY_S, DELIVER_EVERY_S = 60.0, 1.0
-# A deployment is down after so many cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
+# A deployment is down after this number of cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
 COOL_DOWNS = 5
 # What an attempt is called in metrics, by the state of its delivery afterwards.
 OUTCOMES = {

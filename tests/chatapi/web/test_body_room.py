@@ -16,13 +16,13 @@ def begin(room: BodyRoom, organization_id: int, n_bytes: int = LARGEST) -> "asyn
     return asyncio.create_task(room.acquire(organization_id, n_bytes))
 
 
-async def settle() -> None:
+async def let_tasks_run() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def held(*tasks: "asyncio.Task[Room]") -> list[bool]:
-    await settle()
+    await let_tasks_run()
     return [task.done() and task.result().is_held for task in tasks]
 
 
@@ -41,9 +41,9 @@ async def test_organizations_have_turns() -> None:
     room = BodyRoom(LARGEST)
     running = [await room.acquire(each, LARGEST) for each in (CAROL, CAROL, 4, 4)]
     alice = [begin(room, ALICE) for _ in range(20)]
-    await settle()
+    await let_tasks_run()
     bob = begin(room, BOB)
-    await settle()
+    await let_tasks_run()
     running[0].release()
     running[1].release()
     assert await held(alice[0], bob, *alice[1:]) == [True, True] + [False] * 19
@@ -53,7 +53,7 @@ async def test_organizations_have_turns() -> None:
 async def test_an_organization_that_waits_for_its_own_share_keeps_nobody_waiting() -> None:
     room = BodyRoom(LARGEST)
     alice = [begin(room, ALICE) for _ in range(20)]
-    await settle()
+    await let_tasks_run()
     assert await held(begin(room, BOB)) == [True]
     await cancel(*alice)
 
@@ -62,7 +62,7 @@ async def test_a_large_body_is_not_overtaken_forever() -> None:
     room = BodyRoom(LARGEST)
     running = [await room.acquire(each, LARGEST) for each in (ALICE, ALICE, BOB, BOB)]
     large = begin(room, CAROL)
-    await settle()
+    await let_tasks_run()
     small = begin(room, 4, LEAST_BYTES)
     assert await held(large, small) == [False, False]
     running[0].release()
@@ -86,7 +86,7 @@ async def test_a_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_only_so_many_wait() -> None:
     room = BodyRoom(LARGEST)
     waiting = [begin(room, ALICE) for _ in range(BODIES_EACH + MOST_WAITING_EACH)]
-    await settle()
+    await let_tasks_run()
     with pytest.raises(NoRoom):
         await room.acquire(ALICE, LARGEST)
     assert await held(begin(room, BOB)) == [True]
@@ -97,7 +97,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing() -> None:
     room = BodyRoom(LARGEST)
     running = [await room.acquire(ALICE, LARGEST) for _ in range(BODIES_EACH)]
     leaving, staying = begin(room, ALICE), begin(room, ALICE)
-    await settle()
+    await let_tasks_run()
     leaving.cancel()
     running[0].release()  # in the same turn of the loop
     assert await held(staying) == [True]
@@ -111,7 +111,7 @@ async def test_a_late_body_gives_way_to_bodies_that_could_have_its_room(
     room = BodyRoom(LARGEST)
     slow, other = await room.acquire(ALICE, LARGEST), await room.acquire(BOB, LARGEST)
     bobs = [begin(room, BOB) for _ in range(3)]
-    await settle()
+    await let_tasks_run()
     assert (slow.must_give_way, other.must_give_way) == (False, True)
     await cancel(*bobs)
     assert not other.must_give_way

@@ -48,7 +48,7 @@ async def watched() -> AsyncIterator[list[float]]:
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    # A worker freezes its imports (`serving/long_lived.py`); here a collection would scan all of pytest.
+    # A worker freezes its imports (`serving/process_tuning.py`); here a collection would scan all of pytest.
     gc.disable()
     try:
         yield turns_s
