@@ -185,6 +185,9 @@ class Guest:
             heard, listening = self._open("GET", path, None, headers)
             heard.go_on_behind(before)
             before = self._listen(heard, listening, leave_after if first else None)
+            if heard.status == 200:
+                # A stream of Responses that goes on behind an event says its id only at its end.
+                heard.generation_id = heard.generation_id or generation_id
             return heard
 
         self._until_answered(go_on)
@@ -249,7 +252,7 @@ class Guest:
         return heard, self._events(heard, method, path, body, headers)
 
     def _listen(self, heard: Heard, listening: Listening, leave_after: int | None = None) -> Heard:
-        """Listen to the end, or for so many events."""
+        """Listen to the end, or until that number of events."""
         for number in listening:
             self._act(heard, number)
             if number == leave_after and not heard.is_done:
