@@ -6,7 +6,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
@@ -601,24 +601,33 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: 
     assert await stream.jobs([generation_id]) == [(None, why)]
 
 
+@asynccontextmanager
+async def listening_behind(
+    proxy: ChaosProxy, stream: RedisStream
+) -> AsyncIterator["asyncio.Future[tuple[UUID, Cancellation]]"]:
+    """Let a worker listen for cancellations through the proxy; yield what it hears first."""
+    redis = connect(proxy.redis_url)
+    listener = RedisStream(redis, stream.key("behind", ""), url=proxy.redis_url, ttl_ms=TTL_MS)
+    listening = asyncio.ensure_future(anext(listener.cancellations("listener")))
+    async with asyncio.timeout(5):
+        while not await listener.connected_workers():
+            await asyncio.sleep(0.01)
+    yield listening
+    await redis.aclose()
+
+
 async def test_a_worker_connects_again_after_its_connection_was_lost_without_a_sign(
     shared_valkey: Valkey, stream: RedisStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So ends a connection to a machine without power: web processes would take the worker for dead."""
     monkeypatch.setattr(stream_module, "SILENT_S", 0.2)
     with ChaosProxy(Path(shared_valkey.socket)) as proxy:
-        redis = connect(proxy.redis_url)
-        listener = RedisStream(redis, stream.key("behind", ""), url=proxy.redis_url, ttl_ms=TTL_MS)
-        listening = asyncio.ensure_future(anext(listener.cancellations("listener")))
-        async with asyncio.timeout(5):
-            while not await listener.connected_workers():
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(1)
-        assert not listening.done()  # nothing comes, but the server answers
-        proxy.fault = Blackhole()
-        with pytest.raises(StreamUnavailable):
-            await asyncio.wait_for(listening, 5)
-        await redis.aclose()
+        async with listening_behind(proxy, stream) as listening:
+            await asyncio.sleep(1)
+            assert not listening.done()  # nothing comes, but the server answers
+            proxy.fault = Blackhole()
+            with pytest.raises(StreamUnavailable):
+                await asyncio.wait_for(listening, 5)
 
 
 async def test_a_worker_whose_connection_is_reset_does_not_wait_for_a_greeting_for_ever(
@@ -626,17 +635,11 @@ async def test_a_worker_whose_connection_is_reset_does_not_wait_for_a_greeting_f
 ) -> None:
     monkeypatch.setattr(stream_module, "SILENT_S", 0.2)
     with ChaosProxy(Path(shared_valkey.socket)) as proxy:
-        redis = connect(proxy.redis_url)
-        listener = RedisStream(redis, stream.key("behind", ""), url=proxy.redis_url, ttl_ms=TTL_MS)
-        listening = asyncio.ensure_future(anext(listener.cancellations("listener")))
-        async with asyncio.timeout(5):
-            while not await listener.connected_workers():
-                await asyncio.sleep(0.01)
-        proxy.fault = Stall()
-        await asyncio.to_thread(proxy.reset)
-        with pytest.raises(StreamUnavailable):
-            await asyncio.wait_for(listening, 5)
-        await redis.aclose()
+        async with listening_behind(proxy, stream) as listening:
+            proxy.fault = Stall()
+            await asyncio.to_thread(proxy.reset)
+            with pytest.raises(StreamUnavailable):
+                await asyncio.wait_for(listening, 5)
 
 
 async def test_a_worker_does_not_wait_for_the_greeting_of_a_server_that_hangs(
