@@ -13,7 +13,7 @@ from tests.chatapi.http_client import Client
 LOOK_S = 0.5
 """The pause between two looks at a process."""
 ANSWER_S = 2.0
-"""A process that does not answer for so long is not ready."""
+"""A process that has not answered within this time is not ready."""
 PATIENCE_S = 40
 
 

@@ -28,9 +28,9 @@ LEAST = {"memory MB": 4.0, "descriptors": 8.0, "connections": 4.0, "keys": 100.0
 """What a figure may gain between the warm-up and the end, however quiet it is."""
 WARM_UP_PART = 1 / 3
 BLOCKS = 20
-"""Into so many parts the time after the warm-up is divided; the median of each is a point of the line."""
+"""The number of parts of the time after the warm-up; the median of each is a point of the line."""
 NOISE_ERRORS = 4.0
-"""A slope below so many of its standard errors may be chance. Above it, chance is one figure in 2,400."""
+"""A slope below this number of its standard errors may be chance; above it, one figure in 2,400 is."""
 
 Sample = tuple[float, float]
 """When it was taken, in minutes, and the value."""

@@ -5,8 +5,8 @@ python -m tests.faults.soak_hosts --seconds 180 --seed 4      the seed decides r
 python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies, at half of the capacity: nothing
                                                               may grow
 
-Hosts are killed and started again, cut off, and added; so is the reaper killed; the broker dies, and so does
-one of two servers of streams, which must end its own streams only.
+Hosts are killed and started again, cut off, and added. The reaper is killed and started again. The broker
+dies, and one of two servers of streams does, which must end its own streams only.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PAUSE_S = (2.0, 5.0)
 """Between two faults."""
 CUT_S = (2.0, 6.0)
 FIRST_REQUESTS = 20
-"""The balancer has sent so many to a host that has joined when the next fault comes."""
+"""The balancer sends this number to a host that has joined before the next fault comes."""
 
 
 class Visitor(Guest):
@@ -84,7 +84,7 @@ class HostFaults:
         ]
 
     def run(self, seconds: float) -> None:
-        """Break something now and then, for so long; each kind at least once. In the end everything runs."""
+        """Break something now and then for this time, each kind at least once. In the end everything runs."""
         ends_at = time.monotonic() + seconds
         self._break_each(math.inf)
         while time.monotonic() < ends_at:

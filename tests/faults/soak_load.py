@@ -24,7 +24,7 @@ PART = 0.5
 KEEPING = 48
 """So many callers keep their connections in a steady run; clients beyond them close theirs."""
 GAIN = 1.1
-"""Twice as many clients must get so much more, or the service is at its capacity."""
+"""By this factor twice as many clients must get more, or the service is at its capacity."""
 LOOK_S, MEASURE_S = (3.0, 5.0), (10.0, 20.0)
 """Until it counts, and how long it does: for each number of clients, and for the one that got most."""
 PATIENT = {
@@ -101,8 +101,8 @@ class Load:
 
     @contextmanager
     def callers(self, count: int) -> Iterator[Callable[[int], None]]:
-        """Let so many ask, each one visit after the other, until the end of the block; what it yields lets
-        so many more ask.
+        """Let this number of callers do one visit after the other until the end of the block. The function
+        that it yields adds callers.
         """
         is_over = threading.Event()
         threads: list[threading.Thread] = []
@@ -148,7 +148,7 @@ class Load:
         return Capacity(served / clock.seconds, clients, clock.busy_part)
 
     def run_steadily(self, growth: Growth, seconds: float, chance: random.Random) -> tuple[Pace, Trends]:
-        """Ask for half of the capacity, for so long; return how it went, and what has grown meanwhile."""
+        """Ask for half of the capacity for this time; return how it went, and the trends of all figures."""
         capacity = self.capacity()
         growth.watch()
         return self.keep_pace(capacity, seconds, chance), growth.stop()
