@@ -15,7 +15,7 @@ from accounts.loop_clock import monotonic
 from chatapi.web.server import refusals
 from chatapi.web.server.chunked_body import BadChunks, ChunkedBody
 from chatapi.web.server.client_quotas import ClientQuotas, ConnectionQuota
-from chatapi.web.server.http_request import HTTPRequest
+from chatapi.web.server.http_request import WRITABLE, HTTPRequest
 from chatapi.web.server.refusals import Refusal
 from chatapi.web.server.server_limits import ServerLimits
 from chatapi.web.server.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
@@ -33,11 +33,10 @@ class HTTPConnection(http.HTTPChannel):
 
     requestFactory = HTTPRequest
     _path = b""  # Twisted sets it while a request arrives
+    writable = WRITABLE
 
     def __init__(self) -> None:
         super().__init__()
-        self.writable = asyncio.Event()
-        self.writable.set()
         self.websocket: WebSocketConnection | None = None
         self._is_ending = False
         self._active_at = monotonic()  # when the last byte arrived or the last response ended
@@ -87,7 +86,11 @@ class HTTPConnection(http.HTTPChannel):
         """Leave the set of open connections, and wake an application that waits for its client to read."""
         self.factory.open_connections.discard(self)
         self.quota.release()
+        self._set_writable()
+
+    def _set_writable(self) -> None:
         self.writable.set()
+        self.writable = WRITABLE
 
     def _wait_for_request(self) -> None:
         if self.is_proxied:
@@ -333,7 +336,8 @@ class HTTPConnection(http.HTTPChannel):
 
     def pauseProducing(self) -> None:
         """Make `Server.handle_reply` wait; the transport calls this when it buffers more than 64 KiB."""
-        self.writable.clear()
+        if self.writable is WRITABLE:
+            self.writable = asyncio.Event()
         super().pauseProducing()
         if self.websocket is not None:
             self._networkProducer.pauseProducing()  # each ping that is read would be answered
@@ -343,7 +347,7 @@ class HTTPConnection(http.HTTPChannel):
         """Let `Server.handle_reply` continue; the transport calls this when its buffer is empty, or lost."""
         self._stall = None
         self.quota.stop_stalling()
-        self.writable.set()
+        self._set_writable()
         super().resumeProducing()
         if self.websocket is not None:
             self._networkProducer.resumeProducing()

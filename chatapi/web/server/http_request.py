@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802 - the names are Twisted's
 
+import asyncio
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
@@ -18,19 +19,27 @@ from chatapi.web.server.refusals import Refusal
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
 http.RESPONSES.update(refusals.PHRASES)
 
+# The event of all connections whose clients read: an event of its own would take 800 bytes of each.
+WRITABLE = asyncio.Event()
+WRITABLE.set()
+
 
 class HTTPRequest(WebRequest):
     """A request and its response, for Daphne and for the application."""
 
     channel: Any  # an HTTPConnection; None after its socket is closed
+    is_started = False
+    _expects_continue = False
 
     def __init__(self, channel: Any, queued: object) -> None:
         # Twisted would parse forms into `args`, which an ASGI application never sees.
         super().__init__(channel, queued, parsePOSTFormSubmission=False)
-        self.writable = channel.writable
         self.body = RequestBody(channel.limits.body_piece_bytes)
-        self.is_started = False
-        self._expects_continue = False
+
+    @property
+    def writable(self) -> asyncio.Event:
+        """Return the event that is set when the client has read enough, or has left."""
+        return WRITABLE if self.channel is None else self.channel.writable
 
     # Its head
 

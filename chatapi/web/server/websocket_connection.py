@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802, N803 - the names are Twisted's
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -17,10 +18,15 @@ class WebSocketConnection(WebSocketProtocol):
     def connectionMade(self) -> None:
         """Take the socket over; its `HTTPConnection` remains the producer and so applies back-pressure."""
         self._connection: Any = self.transport.producer
-        self.writable = self._connection.writable
         # A frame of six bytes costs 40 to 100 µs: Twisted's 64 KiB of them would take half a second.
         self.transport.bufferSize = self._connection.limits.websocket_read_bytes
         super().connectionMade()
+
+    @property
+    def writable(self) -> asyncio.Event:
+        """Return the event that is set when the client has read enough, or has left."""
+        writable: asyncio.Event = self._connection.writable
+        return writable
 
     def sendMessage(self, *arguments: Any, **options: Any) -> None:
         """Send a message of any length."""
