@@ -234,6 +234,51 @@ def test_the_side_menu_stays_as_it_was_left(page: Page, installation: Installati
         expect(menu).to_be_visible(visible=is_open)
 
 
+@pytest.mark.parametrize("path", ["", "accounts/organization/", "usage/price/", "auth/user/"])
+def test_all_groups_of_the_menu_are_in_view(page: Page, installation: Installation, path: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{installation.url}/admin/{path}")
+    menu = page.locator("#nav-sidebar-apps")
+    headings = menu.get_by_role("heading")
+    expect(headings).to_have_text(["Usage", "Organization", "Catalog", "Administration"])
+    for heading in headings.all():
+        expect(heading).to_be_in_viewport(ratio=1)
+    # Not below the account's button, which is over the menu's end.
+    end = page.locator(".user-menu").bounding_box()
+    last = headings.last.bounding_box()
+    assert end
+    assert last
+    assert last["y"] + last["height"] <= end["y"]
+    if path:
+        current = menu.locator("a[aria-current]")
+        expect(current).to_have_count(1)
+        expect(current).to_be_in_viewport(ratio=1)
+
+
+def test_groups_of_the_menu_are_opened_by_keyboard_and_stay_so(
+    page: Page, installation: Installation
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{installation.url}/admin/")
+    menu = page.locator("#nav-sidebar-apps")
+    users, prices = (menu.get_by_role("link", name=name, exact=True) for name in ("Users", "Prices"))
+    expect(users).to_be_hidden()
+    expect(prices).to_be_in_viewport()
+    # A screen reader says of it whether it is open, as of each `details`.
+    summary = menu.locator("summary", has_text="Administration")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(users).to_be_in_viewport(ratio=1)
+    menu.locator("summary", has_text="Catalog").focus()
+    page.keyboard.press("Space")
+    expect(prices).to_be_hidden()
+    page.reload()
+    expect(users).to_be_visible()
+    expect(prices).to_be_hidden()
+    page.goto(f"{installation.url}/admin/usage/price/")
+    expect(prices).to_be_visible()
+
+
 def test_the_search_of_pages_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/")
     field = page.locator("#search-input-command")
