@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -107,6 +108,31 @@ def test_the_stop_button_asks_back_and_the_client_gets_an_error(
     receipt = installation.receipt(first.id)
     assert receipt["error"]["code"] == "stopped_by_operator"
     assert 0 < receipt["usage"]["completion_tokens"] < 400
+
+
+def test_the_focus_goes_on_to_the_next_request_after_each_stop(
+    page: Page, installation: Installation, client: OpenAI
+) -> None:
+    page.goto(f"{installation.url}/admin/live/")
+    rows = page.locator("#live-rows tr")
+    with ExitStack() as stack:
+        streams = [iter(stack.enter_context(ask(client, LONG))) for _ in range(3)]
+        for stream in streams:
+            next(stream)
+        expect(rows).to_have_count(3)
+        rows.nth(1).get_by_role("button").focus()
+        for left in (2, 1, 0):
+            # The last one has no next one, so the one before it gets the focus.
+            page.keyboard.press("Enter")
+            expect(page.locator("button:focus")).to_have_text("Really stop?")
+            page.keyboard.press("Enter")
+            expect(rows).to_have_count(left)
+            if left:
+                expect(rows.last.get_by_role("button")).to_be_focused()
+        expect(page.locator("#main")).to_be_focused()
+        for stream in streams:
+            with pytest.raises(APIError, match="stopped this request"):
+                list(stream)
 
 
 def test_live_connects_again_after_the_web_process_was_away(
