@@ -21,6 +21,7 @@ from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.client_routes import envelope
+from chatapi.catalog import CatalogModel
 from chatapi.models import ServedModel
 from chatapi.wire.invalid_request import InvalidRequest, duplicate
 from usage.books import credit, spending
@@ -111,8 +112,8 @@ class Models(ClientRoute):
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request) -> Response:
-        """Return the models that are served and priced and the key's; each alias is an entry too."""
-        served = _served(caller_of(request))
+        """Return the models that are served, priced, not hidden and the key's; each alias is an entry too."""
+        served = {name: each.id for name, each in _served(caller_of(request)).items() if each.is_listed}
         # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))
         query = request.query_params
@@ -144,8 +145,8 @@ class OneModel(ClientRoute):
 
     def get(self, request: Request, model: str) -> Response:
         """Return the model, or raise a 404 unless it is served to this key."""
-        id_ = _served(caller_of(request)).get(model)
-        row = ServedModel.objects.filter(id=id_).first() if id_ else None
+        known = _served(caller_of(request)).get(model)
+        row = ServedModel.objects.filter(id=known.id).first() if known else None
         if row is None:
             raise errors.model_not_found(model)
         return respond(resources.model(row, model))
@@ -182,12 +183,12 @@ class Receipt(ClientRoute):
         return respond(resources.receipt(row))
 
 
-def _served(caller: Caller) -> dict[str, str]:
-    """Return the ids of the models that the caller may use, by each name that means them."""
+def _served(caller: Caller) -> dict[str, CatalogModel]:
+    """Return the models that the caller may use, by each name that means them."""
     known = catalog.load()
     own = {name: known[id_] for name, id_ in caller.model_aliases.items() if id_ in known}
     return {
-        name: model.id
+        name: model
         # A project's own names come first, as they do for completions (`Services.model`).
         for name, model in (known | own).items()
         if model.price is not None and caller.may_use(model.id)

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from django.conf import settings
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OrderBy, OuterRef
+
 from chatapi.models import Deployment, Engine, engine_mistake, extra_parameters_mistake, timeouts_mistake
 from chatapi.wire.upstream.anthropic_request import UNSUPPORTED
 from usage.books import prices
@@ -32,6 +35,13 @@ class CatalogModel:
     aliases: tuple[str, ...] = ()
     unsupported_parameters: frozenset[str] = frozenset()
     """OpenAI's request parameters that none of its deployments takes."""
+    is_sandbox: bool = False
+    """Whether only the sandbox serves it."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Return whether clients are offered it: it has a price, and the settings do not hide it."""
+        return self.price is not None and not (self.is_sandbox and settings.HIDE_SANDBOX_MODELS)
 
 
 def load() -> dict[str, CatalogModel]:
@@ -41,12 +51,14 @@ def load() -> dict[str, CatalogModel]:
     for deployment in active_deployments():
         row, known = deployment.model, served.get(deployment.model_id)
         extra_parameters, allows_media = frozenset(deployment.extra_parameters), deployment.allow_remote_media
+        is_sandbox = deployment.engine == Engine.SANDBOX
         unsupported = UNSUPPORTED if deployment.engine == Engine.ANTHROPIC else frozenset()
         if known is not None:
             # Any of a model's deployments may be chosen, so it can do what all of them can.
             extra_parameters &= known.extra_parameters
             allows_media &= known.remote_media_allowed
             unsupported &= known.unsupported_parameters
+            is_sandbox &= known.is_sandbox
         served[row.id] = CatalogModel(
             row.id,
             row.kind,
@@ -58,8 +70,16 @@ def load() -> dict[str, CatalogModel]:
             row.deprecated_on,
             tuple(row.aliases),
             unsupported,
+            is_sandbox,
         )
     return {alias: model for model in served.values() for alias in model.aliases} | served
+
+
+def sandbox_last() -> list[OrderBy | str]:
+    """Return the order of `ServedModel` by id, those that only the sandbox serves after all others."""
+    own = Deployment.objects.filter(model=OuterRef("pk"), is_active=True)
+    is_sandbox = Exists(own) & ~Exists(own.exclude(engine=Engine.SANDBOX))
+    return [ExpressionWrapper(is_sandbox, BooleanField()).asc(), "id"]
 
 
 def active_deployments() -> Iterator[Deployment]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date, datetime
+from operator import attrgetter
 
 from accounts.model_lists import list_allows
 from chatapi import catalog
@@ -42,7 +43,9 @@ class Offer:
 
 
 def offers(console: Console) -> list[Offer]:
-    """Return the models of the console's project if it is active, or else of any active one, by name."""
+    """Return the models of the console's project if it is active, or else of any active one: by name, the
+    sandbox's last.
+    """
     organization_id, now = console.organization.pk, database_now()
     announced, history = prices.announced(now), History(organization_id)
     discount_starts = [start for start, _ in history.discounts_of(organization_id) if start > now]
@@ -83,11 +86,12 @@ def chat_offers(console: Console) -> list[Offer]:
 def _callable(console: Console) -> list[CatalogModel]:
     project = console.project
     projects = [project] if project and project.is_active else console.projects
-    served = {model.id: model for model in catalog.load().values() if model.price is not None}
+    served = {model.id: model for model in catalog.load().values() if model.is_listed}
     return [
-        served[name]
-        for name in sorted(served)
-        if not projects or any(list_allows(each.models_mode, each.listed_models, name) for each in projects)
+        model
+        for model in sorted(served.values(), key=attrgetter("is_sandbox", "id"))
+        if not projects
+        or any(list_allows(each.models_mode, each.listed_models, model.id) for each in projects)
     ]
 
 

@@ -8,6 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from accounts import access
@@ -18,6 +19,8 @@ from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectModelsForm
 from chatapi.wire.dialects import DIALECTS
+from usage.insights.recent_sums import spent
+from usage.models import Dimension
 
 PAGE = 50
 _CHANGE_ORGANIZATION = "accounts.change_organization"
@@ -89,9 +92,12 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     after, projects = request.GET.get("after", ""), console.projects
     start = next((at for at, each in enumerate(projects, 1) if str(each.pk) == after), 0)
     end = start + PAGE
+    shown = projects[start:end]
+    owners = {each.pk: console.organization.pk for each in shown}
+    spent_by_id = spent(Dimension.PROJECT, owners, timezone.now()) if owners else {}
     context: dict[str, Any] = {
         "title": "Settings",
-        "projects_shown": projects[start:end],
+        "projects_shown": [(each, spent_by_id[each.pk]) for each in shown],
         "older_url": console.url("settings", after=projects[end - 1].pk) if len(projects) > end else "",
         "newest_url": console.url("settings") if after else "",
         "form": form,

@@ -14,6 +14,7 @@ from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from chatapi import upstream_keys
+from chatapi.catalog import sandbox_last
 from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm, ServedModelForm
@@ -160,6 +161,10 @@ class ServedModelAdmin(ListAdmin):
         """Keep models whose kind has its own usage route; they can be deactivated."""
         is_kept = obj is not None and ModelKind(obj.kind).has_own_usage_route
         return not is_kept and super().has_delete_permission(request, obj)
+
+    def get_ordering(self, request: HttpRequest) -> list[Any]:
+        """Return the order of the list, and of selects of a model."""
+        return sandbox_last()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """Return the models with their current price and their number of active deployments, in one query."""

@@ -15,6 +15,7 @@ from unfold.widgets import (
 from accounts import access, roles
 from accounts.models import APIKey, KeyScope
 from accounts.pages.admin_mixins import check_year
+from chatapi.catalog import sandbox_last
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 
@@ -160,7 +161,7 @@ class RotationForm(forms.Form):
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
     """Return all models, and chosen ones that the catalog no longer has."""
     # Without those, saving the form would let a key use more models than before, or a limit apply to more.
-    known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
+    known = list(ServedModel.objects.order_by(*sandbox_last()).values_list("id", flat=True))
     return [(name, name) for name in known] + [
         (name, f"{name} (not in the catalog)") for name in chosen if name not in known
     ]

@@ -14,7 +14,8 @@ from accounts.models import APIKey, RateLimit
 from usage.books import spending
 from usage.books.spending import Spending
 from usage.budget_words import BudgetWords, words
-from usage.insights.keys import DAYS, key_activity
+from usage.insights.keys import key_activity
+from usage.insights.recent_sums import DAYS
 from usage.models import Scope
 from usage.pages.gauges import Fullness, draw_sparkline, fullness
 from usage.rollups import refused_requests

@@ -30,15 +30,15 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
     """Return a served model of each kind that the key may use, preferably the default model."""
     allowed, project = set(row.allowed_models), row.project
     served = sorted(
-        # False sorts before True, so the default model is the first.
-        (model.id != settings.DEFAULT_MODEL, model.id, ModelKind(model.kind))
+        # False sorts before True, so the default model is the first, and the sandbox's others are the last.
+        (model.id != settings.DEFAULT_MODEL, model.is_sandbox, model.id, ModelKind(model.kind))
         for model in catalog.load().values()
-        if model.price is not None
+        if model.is_listed
         and (not allowed or model.id in allowed)
         and list_allows(project.models_mode, project.listed_models, model.id)
     )
     # The last one of each kind is kept, so the preferred one comes last.
-    return {kind: model for _, model, kind in reversed(served)}
+    return {kind: model for *_, model, kind in reversed(served)}
 
 
 def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, str]) -> Sequence[Snippet]:

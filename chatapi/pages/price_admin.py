@@ -17,6 +17,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.pages.admin_mixins import ListAdmin, check_year
 from accounts.pages.admin_site import CONFLICT
+from chatapi.catalog import sandbox_last
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
 from chatapi.pages.serving_gaps import tell
@@ -35,7 +36,9 @@ AMOUNTS = list(PRICE_COLUMNS)
 class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A new price."""
 
-    model = forms.ModelChoiceField(ServedModel.objects.all(), widget=UnfoldAdminSelectWidget)
+    model = forms.ModelChoiceField(
+        ServedModel.objects.order_by(*sandbox_last()), widget=UnfoldAdminSelectWidget
+    )
     input_per_mtok_nanodollars = USDField(label="Input", help_text="USD per million tokens.")
     cached_input_per_mtok_nanodollars = USDField(
         label="Cached input",

@@ -1,4 +1,4 @@
-"""The page of projects, with their own names for models."""
+"""The page of projects, with what they spent and their own names for models."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.decorators import display
+from unfold.views import ChangeList
 
 from accounts import access, roles
 from accounts.models import Project, Role
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
+from chatapi.pages import spent_column
 from chatapi.pages.catalog_forms import ProjectForm
 from chatapi.pages.theme import link
 from usage.pages.links import page_url
@@ -23,7 +25,7 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     form = ProjectForm
     nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
     change_form_outer_before_template = "chatapi/project_overview.html"
-    list_display = ["name", "organization", "is_active", "created_at", "overview"]
+    list_display = ["name", "organization", "is_active", "spent", "created_at", "overview"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]
     search_fields = ["name", "organization__name"]
@@ -35,6 +37,14 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         ("End users and metadata", {"fields": ["counts_end_users", "hashes_end_users", "stores_metadata"]}),
         ("Responses", {"fields": ["stores_responses_days"]}),
     ]
+
+    spent = spent_column.COLUMN
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return spent_column.SpentList
+
+    def get_list_display(self, request: HttpRequest) -> list[str]:
+        return spent_column.shown_to(request, super().get_list_display(request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Keep the organization, which the keys and the ledger name. Only the role of an admin key, or a

@@ -42,8 +42,9 @@ spend(others[0], last_month, 999)
 close_all()
 owner = {"scope": "project", "scope_id": keys[0].project_id}
 BudgetLimit.objects.create(**owner, period="ever", limit_nanodollars=10**7)
-user = User.objects.create_user("ada", password="PASSPHRASE")
-Member.objects.create(organization=keys[0].project.organization, user=user, role="owner")
+for name, role in (("ada", "owner"), ("dev", "member")):
+    user = User.objects.create_user(name, password="PASSPHRASE")
+    Member.objects.create(organization=keys[0].project.organization, user=user, role=role)
 def spent_in_ledger(key):
     entries = LedgerEntry.objects.filter(api_key=key)
     return amount(sum(entries.values_list("amount_nanodollars", flat=True)))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -107,6 +108,31 @@ def test_the_stop_button_asks_back_and_the_client_gets_an_error(
     receipt = installation.receipt(first.id)
     assert receipt["error"]["code"] == "stopped_by_operator"
     assert 0 < receipt["usage"]["completion_tokens"] < 400
+
+
+def test_the_focus_goes_on_to_the_next_request_after_each_stop(
+    page: Page, installation: Installation, client: OpenAI
+) -> None:
+    page.goto(f"{installation.url}/admin/live/")
+    rows = page.locator("#live-rows tr")
+    with ExitStack() as stack:
+        streams = [iter(stack.enter_context(ask(client, LONG))) for _ in range(3)]
+        for stream in streams:
+            next(stream)
+        expect(rows).to_have_count(3)
+        rows.nth(1).get_by_role("button").focus()
+        for left in (2, 1, 0):
+            # The last one has no next one, so the one before it gets the focus.
+            page.keyboard.press("Enter")
+            expect(page.locator("button:focus")).to_have_text("Really stop?")
+            page.keyboard.press("Enter")
+            expect(rows).to_have_count(left)
+            if left:
+                expect(rows.last.get_by_role("button")).to_be_focused()
+        expect(page.locator("#main")).to_be_focused()
+        for stream in streams:
+            with pytest.raises(APIError, match="stopped this request"):
+                list(stream)
 
 
 def test_live_connects_again_after_the_web_process_was_away(
@@ -232,6 +258,51 @@ def test_the_side_menu_stays_as_it_was_left(page: Page, installation: Installati
         expect(menu).to_be_visible(visible=is_open)
         page.reload()
         expect(menu).to_be_visible(visible=is_open)
+
+
+@pytest.mark.parametrize("path", ["", "accounts/organization/", "usage/price/", "auth/user/"])
+def test_all_groups_of_the_menu_are_in_view(page: Page, installation: Installation, path: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{installation.url}/admin/{path}")
+    menu = page.locator("#nav-sidebar-apps")
+    headings = menu.get_by_role("heading")
+    expect(headings).to_have_text(["Usage", "Organization", "Catalog", "Administration"])
+    for heading in headings.all():
+        expect(heading).to_be_in_viewport(ratio=1)
+    # Not below the account's button, which is over the menu's end.
+    end = page.locator(".user-menu").bounding_box()
+    last = headings.last.bounding_box()
+    assert end
+    assert last
+    assert last["y"] + last["height"] <= end["y"]
+    if path:
+        current = menu.locator("a[aria-current]")
+        expect(current).to_have_count(1)
+        expect(current).to_be_in_viewport(ratio=1)
+
+
+def test_groups_of_the_menu_are_opened_by_keyboard_and_stay_so(
+    page: Page, installation: Installation
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{installation.url}/admin/")
+    menu = page.locator("#nav-sidebar-apps")
+    users, prices = (menu.get_by_role("link", name=name, exact=True) for name in ("Users", "Prices"))
+    expect(users).to_be_hidden()
+    expect(prices).to_be_in_viewport()
+    # A screen reader says of it whether it is open, as of each `details`.
+    summary = menu.locator("summary", has_text="Administration")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(users).to_be_in_viewport(ratio=1)
+    menu.locator("summary", has_text="Catalog").focus()
+    page.keyboard.press("Space")
+    expect(prices).to_be_hidden()
+    page.reload()
+    expect(users).to_be_visible()
+    expect(prices).to_be_hidden()
+    page.goto(f"{installation.url}/admin/usage/price/")
+    expect(prices).to_be_visible()
 
 
 def test_the_search_of_pages_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:

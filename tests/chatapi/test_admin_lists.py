@@ -225,6 +225,17 @@ def test_a_list_whose_name_has_no_plural_counts_rows(root: Any, acme: Organizati
     assert "1 row" in text(root.get("/admin/usage/credit/"))
 
 
+def test_a_no_is_no_red_cross(root: Any, alice: Person) -> None:
+    Credit.objects.create(organization=alice.project.organization)
+    Organization.objects.create(name="Closed", is_active=False)
+    # One of two organizations is not active; one of two people is no superuser.
+    for path, yes, no in (("accounts/organization/", 1, 1), ("auth/user/", 1, 1), ("usage/credit/", 0, 0)):
+        _, _, rows = root.get(f"/admin/{path}").content.decode().partition("<tbody")
+        found = rows.partition("</table>")[0]
+        assert (found.count('aria-label="Yes"'), found.count('aria-label="No"')) == (yes, no), path
+        assert not re.search("close_small|(bg|text)-red", found), path
+
+
 def test_filters_by_a_time_say_yes_and_no(root: Any, alice: Person) -> None:
     page = root.get("/admin/accounts/apikey/").content.decode()
     assert "Not empty" not in page

@@ -9,6 +9,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from accounts import keys
 from accounts.authentication import Caller
 from chatapi.api import views
+from chatapi.catalog import CatalogModel
 from chatapi.models import Deployment, ServedModel
 from tests.cast import Person
 from tests.chatapi.envelopes import PREFIXES, error
@@ -171,7 +172,7 @@ def test_a_model_that_is_deleted_meanwhile_is_a_404(
 ) -> None:
     served = views._served
 
-    def served_until_now(caller: Caller) -> dict[str, str]:
+    def served_until_now(caller: Caller) -> dict[str, CatalogModel]:
         known = served(caller)
         Deployment.objects.all().delete()
         ServedModel.objects.all().delete()

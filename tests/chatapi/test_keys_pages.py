@@ -16,7 +16,8 @@ from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from chatapi.models import ModelKind, ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, is_let_in, join, run
-from usage.insights.keys import DAYS, key_activity
+from usage.insights.keys import key_activity
+from usage.insights.recent_sums import DAYS
 from usage.models import BudgetLimit, HourlyUsage
 from usage.rollups import closing
 

@@ -151,6 +151,19 @@ def test_the_front_page_shows_its_own_address() -> None:
     )
 
 
+def test_the_front_page_leads_to_the_sandboxs_guide_with_the_readers_address() -> None:
+    client, own = Client(), {"host": "localhost:9443"}
+    front = client.get("/", secure=True, headers=own).content.decode()
+    (path,) = re.findall(r'<a href="([^"]+)">Sandbox</a>', front)
+    answer = client.get(path, secure=True, headers=own)
+    guide = answer.content.decode()
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert re.search(r"<h1[^>]*>The sandbox</h1>", guide)
+    assert "https://localhost:9443/v1/chat/completions" in guide
+    assert "127.0.0.1" not in guide
+    assert not re.search(r"^(#|```|\|)", guide, re.MULTILINE)
+
+
 def test_the_files_of_the_pages_are_served() -> None:
     pages = Client().get("/").content.decode() + Client().get("/docs").content.decode()
     paths = set(re.findall(r'(?:src|href)="(/static/[^"]+)"', pages))

@@ -34,6 +34,20 @@ function nameFilters() {
   for (const icon of document.querySelectorAll(".help-tooltip[aria-label]")) icon.role = "img";
 }
 
+// A group of the menu stays as its reader left it; that of the page is open.
+function keepMenuGroups() {
+  for (const group of document.querySelectorAll(".menu-group")) {
+    const key = `menu: ${group.dataset.group}`;
+    const kept = localStorage.getItem(key);
+    if (kept && !("isCurrent" in group.dataset)) group.open = kept === "open";
+    group.querySelector("summary").addEventListener("click", () => {
+      localStorage.setItem(key, group.open ? "closed" : "open");
+      setTimeout(() => group.scrollIntoView({ block: "nearest" })); // once the browser has opened it
+    });
+  }
+}
+addEventListener("DOMContentLoaded", keepMenuGroups);
+
 // Those scripts do their work when the page has loaded, some a moment later.
 addEventListener("load", () => setTimeout(() => {
   nameFieldsInTables();
