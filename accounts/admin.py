@@ -26,6 +26,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import access, invitations
 from accounts.models import Member, Organization, Project
+from accounts.natural_order import NaturalOrder
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
 from accounts.pages.organization_form import NamedOrganizationForm
@@ -166,7 +167,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     list_filter = ["is_active"]
     search_fields = ["name"]
     inlines = [ProjectInline, MemberInline]
-    ordering = ["name"]  # Django drops the model's ordering in queries with counts
+    ordering = [NaturalOrder("name")]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
     nobody_may = ("delete",)  # the ledger names it; it can be made inactive
 
@@ -207,7 +208,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     def response_post_save_change(self, request: HttpRequest, obj: Organization) -> HttpResponse:
         return redirect("admin:organization", obj.pk)
 
-    @display(description="Name", ordering="name")
+    @display(description="Name", ordering=NaturalOrder("name"))
     def page_link(self, row: Organization) -> SafeString:
         """Return a link to the page with the organization's usage, which links to its settings."""
         return format_html(

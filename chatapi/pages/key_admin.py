@@ -26,6 +26,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
@@ -165,11 +166,11 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def redacted(self, row: APIKey) -> str:
         return row.redacted
 
-    @display(description="Organization", ordering="project__organization__name")
+    @display(description="Organization", ordering=NaturalOrder("project__organization__name"))
     def organization(self, row: APIKey) -> str:
         return row.project.organization.name
 
-    @display(description="Project", ordering="project__name")
+    @display(description="Project", ordering=NaturalOrder("project__name"))
     def project_name(self, row: APIKey) -> str:
         return row.project.name
 
