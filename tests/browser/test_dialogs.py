@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 MAKE = """
 from accounts.keys import create_key, get_or_create_project
 project = get_or_create_project("Tests", "default")
-print(*(create_key(project, name=f"asked about {number}")[0].pk for number in range(9)))
+print(*(create_key(project, name=f"asked about {number}")[0].pk for number in range(10)))
 """
 COLOUR = "(button) => getComputedStyle(button).color"
 
@@ -116,6 +116,17 @@ def test_a_question_works_without_a_script(browser: Browser, session: Any, key_u
             page.get_by_role("button", name=button, exact=True).click()
             # The theme's own forms are shown by its script.
             expect(page.get_by_text(shown)).to_be_attached()
+
+
+def test_a_dialog_after_the_session_has_ended_leads_to_the_sign_in(
+    browser: Browser, session: Any, key_url: str
+) -> None:
+    with browser.new_context(storage_state=session) as context:
+        page = context.new_page()
+        page.goto(f"{key_url}/change/")
+        context.clear_cookies()
+        page.get_by_role("link", name="Revoke", exact=True).click()
+        expect(page.get_by_label("E-mail address or user name")).to_be_visible()
 
 
 def test_no_icon_is_read_aloud(page: Page, key_url: str, installation: Installation) -> None:

@@ -64,3 +64,9 @@ addEventListener("DOMContentLoaded", () => {
 
 // A dialog's part of a page leaves the title of the page that it is opened on.
 htmx.config.ignoreTitle = true;
+
+// If the session has ended, or the server refuses, there is no dialog: the link leads to the page that says so.
+document.addEventListener("htmx:afterOnLoad", ({ target, detail }) => {
+  if (target.getAttribute("hx-select") !== "#dialog") return;
+  if (detail.xhr.status !== 200 || !document.querySelector("#modal-content #dialog")) location.assign(target.href);
+});
