@@ -24,6 +24,7 @@ from accounts import roles
 from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
 from accounts.models import APIKey, EndUser, Member, Project, Role
+from accounts.natural_order import NaturalOrder
 
 Row = TypeVar("Row", bound=Model)
 Person = AbstractBaseUser | AnonymousUser
@@ -102,7 +103,7 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     if not user.is_authenticated:
         return []
     rows = Member.objects.filter(user_id=user.pk).annotate(**columns).select_related("organization")
-    memberships = list(rows.order_by("organization__name"))
+    memberships = list(rows.order_by(NaturalOrder("organization__name")))
     remember_roles(user, {each.organization_id: each.role for each in memberships})
     return memberships
 

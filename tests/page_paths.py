@@ -12,6 +12,8 @@ from tests.chatapi import test_access_matrix, test_console_access
 UNKNOWN = {"uidb64": "MQ", "token": "unknown", "provider_id": "unknown", "pk": "1"}
 # Redirects from old URLs, and the admin's route for unknown ones.
 NO_PAGE = re.compile("_history$|app_list")
+# What the theme's search shows in its box is a part of a page.
+PART = "/admin/search/"
 SIGNS_OUT = ("sign_out", "account_logout")
 
 

@@ -10,6 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from accounts.model_lists import ModelsMode, validate_model_names
+from accounts.natural_order import NaturalOrder
 
 # Each page of the console reads them all.
 MAX_PROJECTS = 1_000
@@ -43,7 +44,7 @@ class Organization(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        ordering = ["name"]
+        ordering = [NaturalOrder("name")]
 
     def __str__(self) -> str:
         return self.name
@@ -106,7 +107,7 @@ class Project(models.Model):
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
-        ordering = ["organization_id", "name"]
+        ordering = ["organization_id", NaturalOrder("name")]
         constraints = [
             models.UniqueConstraint(fields=["organization", "name"], name="project_name_in_organization")
         ]

@@ -19,6 +19,7 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 
@@ -118,7 +119,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     list_filter = ["role", "organization"]
     list_select_related = ["user", "organization"]
     search_fields = ["user__username", "user__email", "organization__name"]
-    ordering = ["organization__name", "user__username"]
+    ordering = [NaturalOrder("organization__name"), "user__username"]
     autocomplete_fields = ["organization"]
     actions_detail = ["invitation"]
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from accounts.sign_in.models import EmailDomain, IdentityProvider
@@ -75,7 +76,7 @@ class IdentityProviderAdmin(TenantAdmin, ListAdmin):
     list_display = ["organization", "issuer", "is_required", "used_at"]
     list_select_related = ["organization"]
     search_fields = ["organization__name", "issuer"]
-    ordering = ["organization__name"]
+    ordering = [NaturalOrder("organization__name")]
     nobody_may = ("add",)
     fields = [
         "organization", "issuer", "client_id", "is_required", "groups_claim", "group_roles", "default_role",

@@ -5,6 +5,7 @@ catalog's.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django import forms
@@ -15,7 +16,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
@@ -26,6 +26,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
@@ -72,9 +73,26 @@ class KeyList(ChangeList):
         self.result_list = rows
 
 
-def _question(title: str, description: str, submit: str) -> dict[str, Any]:
-    """Return the settings of a dialog that only asks for confirmation."""
-    return {"title": title, "description": description, "form_class": None, "form_submit_text": submit}
+def _asked_first(
+    title: str, explanation: str, submit: str, *, is_final: bool = False, **settings: Any
+) -> Callable[[Callable[..., HttpResponse]], Any]:
+    """Make a method a button that asks for confirmation, in a dialog or, opened by its URL, on a page."""
+
+    def decorate(method: Callable[..., HttpResponse]) -> Any:
+        @wraps(method)
+        def ask(self: "APIKeyAdmin", request: HttpRequest, object_id: str) -> HttpResponse:
+            if request.method == "POST":
+                return method(self, request, object_id)
+            question = {"explanation": explanation, "submit": submit, "is_final": is_final}
+            context = self._context(request, self.get_object(request, object_id), title) | question
+            return TemplateResponse(request, "chatapi/key_question.html", context)
+
+        variant = ActionVariant.DANGER if is_final else ActionVariant.DEFAULT
+        asked: Any = action(permissions=["key"], variant=variant, **settings)(ask)
+        asked.dialog = True  # the theme's link shows the page's part "dialog" in a dialog
+        return asked
+
+    return decorate
 
 
 @admin.register(APIKey)
@@ -148,11 +166,11 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def redacted(self, row: APIKey) -> str:
         return row.redacted
 
-    @display(description="Organization", ordering="project__organization__name")
+    @display(description="Organization", ordering=NaturalOrder("project__organization__name"))
     def organization(self, row: APIKey) -> str:
         return row.project.organization.name
 
-    @display(description="Project", ordering="project__name")
+    @display(description="Project", ordering=NaturalOrder("project__name"))
     def project_name(self, row: APIKey) -> str:
         return row.project.name
 
@@ -300,60 +318,52 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     # ---- its life
 
-    @action(
+    @_asked_first(
+        "End the old secret now?",
+        "Requests with the secret from before the rotation fail within a second.",
+        "End it",
         description="End old secret",
-        permissions=["key"],
         icon="timer_off",
         url_path="end-previous",
-        dialog=_question(
-            "End the old secret now?",
-            "Requests with the secret from before the rotation fail within a second.",
-            "End it",
-        ),
     )
-    def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+    def end_previous(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """End the overlap of a rotation now."""
         ended = keys.end_previous_secrets(APIKey.objects.filter(pk=object_id))
         text = "Only the new secret works now." if ended else "There was no old secret."
         return self._done(request, object_id, text)
 
-    @action(
+    @_asked_first(
+        "Disable this key?",
+        "Requests with this key fail within a second, and running ones end, until it is enabled again.",
+        "Disable",
         description="Disable",
-        permissions=["key"],
         icon="pause",
         url_path="disable",
-        dialog=_question(
-            "Disable this key?",
-            "Requests with this key fail within a second, and running ones end, until it is enabled again.",
-            "Disable",
-        ),
     )
-    def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._switch(request, object_id, is_active=False)
 
-    @action(
+    @_asked_first(
+        "Enable this key?",
+        "It works again at once.",
+        "Enable",
         description="Enable",
-        permissions=["key"],
         icon="play_arrow",
         url_path="enable",
-        dialog=_question("Enable this key?", "It works again at once.", "Enable"),
     )
-    def enable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._switch(request, object_id, is_active=True)
 
-    @action(
+    @_asked_first(
+        "Revoke this key?",
+        "Requests with this key fail within a second. This can't be undone.",
+        "Revoke",
+        is_final=True,
         description="Revoke",
-        permissions=["key"],
         icon="block",
         url_path="revoke",
-        variant=ActionVariant.DANGER,
-        dialog=_question(
-            "Revoke this key?",
-            "Requests with this key fail within a second. This can't be undone.",
-            "Revoke",
-        ),
     )
-    def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+    def revoke_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         keys.revoke(APIKey.objects.filter(pk=object_id))
         return self._done(request, object_id, "The key is revoked.")
 
@@ -365,11 +375,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return self._done(request, object_id, f"The key is {'enabled' if is_active else 'disabled'}.")
 
     def _done(self, request: HttpRequest, object_id: str, text: str, level: int = SUCCESS) -> HttpResponse:
-        """Redirect to the key's page by a header that htmx follows with the whole page."""
         messages.add_message(request, level, text)
-        return HttpResponse(
-            headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
-        )
+        return redirect("admin:accounts_apikey_change", object_id)
 
     # ---- many keys
 

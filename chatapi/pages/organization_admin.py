@@ -17,6 +17,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import access
 from accounts.models import Member, Organization, Project
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
 from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.pages.tenant_admin import TenantAdmin
@@ -82,7 +83,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     list_filter = ["is_active"]
     search_fields = ["name"]
     inlines = [ProjectInline, MemberInline]
-    ordering = ["name"]  # Django drops the model's ordering in queries with counts
+    ordering = [NaturalOrder("name")]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
     nobody_may = ("delete",)  # the ledger names it; it can be made inactive
     spent = spent_column.COLUMN
@@ -130,7 +131,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     def response_post_save_change(self, request: HttpRequest, obj: Organization) -> HttpResponse:
         return redirect("admin:organization", obj.pk)
 
-    @display(description="Name", ordering="name")
+    @display(description="Name", ordering=NaturalOrder("name"))
     def page_link(self, row: Organization) -> SafeString:
         """Return a link to the page with the organization's usage, which links to its settings."""
         return format_html(

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.keys import status
 from accounts.models import APIKey, Member, Organization, Project, RateLimit
+from accounts.natural_order import NaturalOrder
 from usage import insights
 from usage.database.clock import local_day
 from usage.formatting import money
@@ -63,7 +64,9 @@ class Balance:
 def organization_page(request: HttpRequest, organization_id: int) -> HttpResponse:
     """Show the organization with its usage, projects, keys, limits, credit and statements."""
     row = _read(request, organization_id)
-    projects = list(Project.objects.filter(organization=row).order_by("-is_active", "name")[: _PROJECTS + 1])
+    projects = list(
+        Project.objects.filter(organization=row).order_by("-is_active", NaturalOrder("name"))[: _PROJECTS + 1]
+    )
     for project in projects:
         project.organization = row
     limits = _limits(row, projects)

@@ -10,6 +10,7 @@ from unfold.views import ChangeList
 
 from accounts import access, roles
 from accounts.models import Project, Role
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import spent_column
@@ -25,7 +26,7 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     form = ProjectForm
     nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
     change_form_outer_before_template = "chatapi/project_overview.html"
-    list_display = ["name", "organization", "is_active", "spent", "created_at", "overview"]
+    list_display = ["project_name", "organization", "is_active", "spent", "created_at", "overview"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]
     search_fields = ["name", "organization__name"]
@@ -56,6 +57,10 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         above = [role for role in Role if roles.is_above(role, own)]
         has_key_above = obj.api_keys.filter(is_admin=True, revoked_at=None, manages_as__in=above).exists()
         return ["organization", "is_active"] if has_key_above else ["organization"]
+
+    @display(description="Name", ordering=NaturalOrder("name"))
+    def project_name(self, row: Project) -> str:
+        return row.name
 
     @display(description="Overview")
     def overview(self, row: Project) -> SafeString:

@@ -157,7 +157,7 @@ def test_a_key_is_disabled_enabled_and_revoked(
         ("Enable", "The key is enabled.", True),
         ("Revoke", "The key is revoked.", False),
     ]:
-        page.get_by_role("link", name=re.compile(f"{button}$")).click()  # before it stands the icon's name
+        page.get_by_role("link", name=button, exact=True).click()
         page.get_by_role("button", name=button, exact=True).click()
         expect(page.get_by_text(shown)).to_be_visible()
         wait_for(

@@ -140,7 +140,7 @@ def keyboard_complaints(page: Page) -> list[str]:
 
 
 def visit(page: Page, url: str) -> Response | None:
-    """Open the URL; return None if it is a file, a part of a page, or a form's address that shows no page."""
+    """Open the URL; return None if it is a file, or a form's address that shows no page."""
     try:
         response = page.goto(url)
     except Error as error:
@@ -149,7 +149,7 @@ def visit(page: Page, url: str) -> Response | None:
         raise
     assert response is not None
     is_page = response.headers.get("content-type", "").startswith("text/html") and response.status != 405
-    return response if is_page and page.evaluate("document.documentElement.lang !== ''") else None
+    return response if is_page else None
 
 
 def shot(page: Page, name: str) -> None:

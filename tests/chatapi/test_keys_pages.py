@@ -216,7 +216,7 @@ def test_a_form_that_makes_no_sense_rotates_nothing(
 
 def test_the_old_secret_is_ended_from_the_keys_page(root: Client, alice: Person) -> None:
     secret = secret_in(rotate(root, alice.api_key))
-    root.post(page(alice.api_key, "end-previous"), {"_form_submitted": "True"})
+    root.post(page(alice.api_key, "end-previous"))
     assert not is_let_in(alice.key)
     assert is_let_in(secret)
     assert "End old secret" not in text(root.get(page(alice.api_key)))
@@ -238,11 +238,37 @@ def test_a_key_is_disabled_and_enabled_after_a_dialog(root: Client, alice: Perso
     shown = text(root.get(page(alice.api_key)))
     assert "Disable" in shown
     assert "Enable" not in shown
-    root.post(page(alice.api_key, "disable"), {"_form_submitted": "True"})
+    root.post(page(alice.api_key, "disable"))
     assert not is_let_in(alice.key)
     assert "disabled" in text(root.get(LIST))
-    root.post(page(alice.api_key, "enable"), {"_form_submitted": "True"})
+    root.post(page(alice.api_key, "enable"))
     assert is_let_in(alice.key)
+
+
+@pytest.mark.parametrize(
+    ("action", "question", "button"),
+    [
+        ("disable", "Disable this key?", "Disable"),
+        ("enable", "Enable this key?", "Enable"),
+        ("end-previous", "End the old secret now?", "End it"),
+        ("revoke", "Revoke this key?", "Revoke"),
+    ],
+)
+def test_a_question_opened_by_its_url_is_a_whole_page(
+    root: Client, alice: Person, action: str, question: str, button: str
+) -> None:
+    path = page(alice.api_key, action)
+    response = root.get(path)
+    html = response.content.decode()
+    assert re.search(rf"<title>\s*{re.escape(question)} \| chatapi</title>", html)
+    assert 'href="#main">Skip to the content' in html
+    assert f'<form class="stack" method="post" action="{path}">' in html
+    assert f">{button}</button>" in html
+    assert f'href="{page(alice.api_key)}"' in html
+    shown = " ".join(text(response).split())
+    assert f"{alice.api_key.name} ( {alice.api_key.redacted} ) of {alice.project}." in shown
+    answer = root.post(path)
+    assert (answer.status_code, answer.headers["location"]) == (302, page(alice.api_key))
 
 
 def test_many_keys_are_disabled_and_enabled(
@@ -259,7 +285,7 @@ def test_many_keys_are_disabled_and_enabled(
 def test_nothing_becomes_of_no_key(root: Client, action: str) -> None:
     for path in (f"{LIST}987654/{action}/", f"{LIST}abc/{action}/"):
         assert root.get(path).status_code == 403
-        assert root.post(path, {"_form_submitted": "True"}).status_code == 403
+        assert root.post(path).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -280,8 +306,8 @@ def test_a_button_of_a_key_that_was_revoked_meanwhile_changes_nothing_and_says_s
     if action == "rotate":
         rotate(root, alice.api_key)
     else:
-        answer = root.post(page(alice.api_key, action), {"_form_submitted": "True"})
-        assert answer.headers["hx-redirect"] == page(alice.api_key)
+        answer = root.post(page(alice.api_key, action))
+        assert answer.headers["location"] == page(alice.api_key)
     shown = text(root.get(page(alice.api_key)))
     assert said in shown
     assert "Rotate" not in shown

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from accounts import access
 from accounts.models import Project
+from accounts.natural_order import NaturalOrder
 from usage import insights
 from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, request_sums
 from usage.models import Kind, Outcome
@@ -132,7 +133,9 @@ class OverviewForm(UsageFilterForm):
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
         rows = Project.objects.filter(counts_end_users=True).select_related("organization")
         rows = rows.filter(organization=organization_id) if organization_id else rows
-        return access.seen_by(self.person, rows.order_by("organization__name", "name"))
+        return access.seen_by(
+            self.person, rows.order_by(NaturalOrder("organization__name"), NaturalOrder("name"))
+        )
 
     @property
     def is_by_end_user(self) -> bool:

@@ -55,3 +55,32 @@ addEventListener("load", () => setTimeout(() => {
   nameFilters();
   window.django?.jQuery?.(document).on("select2:open", nameOpened);
 }));
+
+// The theme's icons are words in a font of symbols: a screen reader would read "block" before "Revoke". A control that has
+// only icons is called as what it does.
+const ICON_CONTROLS = { forum: "chatapi", search: "Search", more_horiz: "More actions" };
+
+function hideIcons() {
+  for (const icon of document.querySelectorAll(".material-symbols-outlined:not([aria-hidden])")) {
+    icon.ariaHidden = "true";
+    const control = icon.closest("a, button");
+    const hasText = [...(control?.childNodes ?? [])].some(
+      (node) => node.textContent.trim() && !node.classList?.contains("material-symbols-outlined"));
+    const word = icon.textContent.trim();
+    if (control && !hasText && !control.title) control.ariaLabel ??= ICON_CONTROLS[word] ?? word;
+  }
+}
+
+addEventListener("DOMContentLoaded", () => {
+  hideIcons();
+  new MutationObserver(hideIcons).observe(document.body, { childList: true, subtree: true });
+});
+
+// A dialog's part of a page leaves the title of the page that it is opened on.
+htmx.config.ignoreTitle = true;
+
+// If the session has ended, or the server refuses, there is no dialog: the link leads to the page that says so.
+document.addEventListener("htmx:afterOnLoad", ({ target, detail }) => {
+  if (target.getAttribute("hx-select") !== "#dialog") return;
+  if (detail.xhr.status !== 200 || !document.querySelector("#modal-content #dialog")) location.assign(target.href);
+});

@@ -1,6 +1,6 @@
 // The components of the admin's pages. Alpine's build without eval finds no global function from a page's attributes.
 
-// The menu at the side and the tabs of a form, whose first tab is named.
+// The menu at the side, the tabs of a form, whose first tab is named, and the dialog.
 function adminPage(firstTab) {
   return {
     activeTab: firstTab && (getCurrentTab() || firstTab),
@@ -10,6 +10,12 @@ function adminPage(firstTab) {
     window: { location: { pathname: location.pathname, search: location.search } },
     init() {
       this.$watch("sidebarDesktopOpen", (isOpen) => localStorage.setItem("sidebarDesktopOpen", isOpen ? "1" : "0"));
+    },
+    // A link of the page that is shown in the dialog leads back by closing it, so that the form below keeps its changes.
+    closeDialog(event) {
+      if (!this.openModal) return;
+      event.preventDefault();
+      this.openModal = false;
     },
   };
 }
