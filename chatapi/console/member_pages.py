@@ -201,15 +201,17 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Remove a member. If they never accepted their invitation, their name is free again."""
     member = _changeable(console, member_id)
+    note = ""
     try:
         if memberships.is_invited(member.user):
             memberships.withdraw(member)
         else:
             memberships.remove(member)
+            note = " API keys that they made or know still work: revoke or rotate those."
     except ValidationError as error:
         messages.error(request, error.messages[0])
         return redirect(console.url("members"))
-    messages.success(request, f"{member.user} is no longer a member of {console.organization}.")
+    messages.success(request, f"{member.user} is no longer a member of {console.organization}.{note}")
     return redirect(console.url("members") if member.user != console.person else "console:home")
 
 

@@ -2,7 +2,8 @@
 finds nothing serious, the keyboard is enough, nothing is too wide, no page logs an error or asks another
 host.
 
-With CHATAPI_SCREENSHOTS, a folder, it has a picture of each page at the end.
+With CHATAPI_SCREENSHOTS, a folder, the screen is also dark and the phone also light, and the folder has a
+picture of each page in these four windows at the end.
 With PAGES_SEED (CI: the commit), a sixth of the visits is made, chosen by this number.
 """
 
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 import pytest
@@ -18,7 +20,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests import fake_stripe, page_paths
 from tests.browser.conftest import PASSPHRASE, enter, watched
-from tests.browser.visiting import PHONE, SCREEN, complaints, keyboard_complaints, shot, visit
+from tests.browser.visiting import PHONE, SCREEN, SHOTS, complaints, keyboard_complaints, shot, visit
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("every page"), pytest.mark.timeout(400)]
@@ -43,6 +45,11 @@ WINDOWS = {
     "screen": {"viewport": SCREEN, "color_scheme": "light"},
     "phone": {"viewport": PHONE, "color_scheme": "dark"},
 }
+if SHOTS:
+    WINDOWS |= {
+        "dark screen": {"viewport": SCREEN, "color_scheme": "dark"},
+        "light phone": {"viewport": PHONE, "color_scheme": "light"},
+    }
 Paths = dict[str, dict[str, str]]
 
 
@@ -169,7 +176,7 @@ def test_pages_of_second_factors_are_for_everybody(
         ("new_key", {"Name": "shown once"}, "#secret"),
         ("new_webhook", {"URL": "https://shown.example.com"}, "#secret"),
         ("chatapi_webhookendpoint_add", {"URL": "https://shown.example.com"}, "#secret"),
-        ("invite", {"E-mail address": "shown-{width}@example.com"}, "#link"),
+        ("invite", {"E-mail address": "shown-{number}@example.com"}, "#link"),
         ("new_webhook", {"URL": "http://wrong.example.com"}, ".error"),
     ],
 )
@@ -184,7 +191,7 @@ def test_what_a_form_leads_to_is_for_everybody(
     page = watched(context, installation)
     page.goto(installation.url + (paths["admin"] | paths["console"])[form])
     for label, text in typed.items():
-        page.get_by_label(label).first.fill(text.format(**page.viewport_size))  # type: ignore[arg-type]
+        page.get_by_label(label).first.fill(text.format(number=uuid4().hex[:8]))
     page.keyboard.press("Enter")
     expect(page.locator(shown).first).to_be_visible()
     shot(page, f"{form} {shown}")

@@ -1,4 +1,4 @@
-"""The fifteen tasks of an operator and of an organization's developer, each with the clicks that it may take.
+"""Eighteen tasks of an operator and of an organization's people, each with the clicks that it may take.
 
 A click is a press of a link, a button or a control; a choice in a list counts one. Typing into a field, the
 Enter key after it, and the page on which a task begins (the Overview, the console's Start) count none.
@@ -397,3 +397,57 @@ def house_json(page: Page, url: str) -> tuple[int, Any]:
     """Return a file that the person may download."""
     answer = page.request.get(url)
     return answer.status, answer.json()
+
+
+# ---- what the comparison of docs/comparison.md adds: an organization's people, from the console's Overview
+
+
+@pytest.fixture(scope="module")
+def spending(house: Installation) -> Installation:
+    """Use a new key of the organization: three end users, one of whom pays most, and a failed request."""
+    with OpenAI(base_url=f"{house.url}/openai/v1", api_key=house.shell(KEY), max_retries=0) as client:
+        for user, tokens in (("ann", 3), ("ben", 40), ("cid", 5)):
+            client.chat.completions.create(
+                model="sandbox",
+                messages=[{"role": "user", "content": f"hello [sandbox tokens={tokens}]"}],
+                user=user,
+            )
+        with pytest.raises(Exception, match="overloaded"):
+            client.chat.completions.create(
+                model="sandbox", messages=[{"role": "user", "content": "hello [sandbox error=overloaded]"}]
+            )
+    return house
+
+
+KEY = """
+from accounts.keys import create_key
+from accounts.models import Project
+project = Project.objects.filter(organization__name="History Co").order_by("pk").first()
+print(create_key(project, name="compared")[1])
+"""
+
+
+@pytest.mark.usefixtures("spending")
+def test_16_the_spend_of_today_by_key(console: Page) -> None:
+    console.get_by_role("link", name="Today").click()
+    console.get_by_role("link", name="Key", exact=True).click()
+    assert clicks(console) <= 2
+    row = console.get_by_role("row").filter(has=console.get_by_role("link", name=re.compile("^compared")))
+    expect(row.last.get_by_role("cell").last).to_contain_text("$0.0")
+
+
+@pytest.mark.usefixtures("spending")
+def test_17_a_failed_request_and_why_it_failed(console: Page) -> None:
+    console.locator(".card", has_text="Error rate").get_by_role("link").click()
+    console.locator("tbody").get_by_role("link", name=re.compile("^…")).first.click()
+    assert clicks(console) <= 2
+    expect(console.get_by_role("main")).to_contain_text("overloaded")
+
+
+@pytest.mark.usefixtures("spending")
+def test_18_the_end_user_who_costs_most(console: Page) -> None:
+    console.get_by_role("link", name="Usage", exact=True).click()
+    console.get_by_role("link", name="End user", exact=True).click()
+    assert clicks(console) <= 2
+    names = console.locator("section, details").get_by_role("link", name=re.compile("^(ann|ben|cid)$"))
+    expect(names.first).to_have_text("ben")

@@ -155,5 +155,6 @@ def visit(page: Page, url: str) -> Response | None:
 def shot(page: Page, name: str) -> None:
     """Save a picture of the whole page where somebody wants to look at it."""
     if SHOTS and page.viewport_size:
-        name = re.sub("[^a-zA-Z0-9=.]+", "-", f"{name} {page.viewport_size['width']}").strip("-")
+        scheme = "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
+        name = re.sub("[^a-zA-Z0-9=.]+", "-", f"{name} {page.viewport_size['width']} {scheme}").strip("-")
         page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)

@@ -280,6 +280,15 @@ def test_who_leaves_an_organization_reads_which_one(bob: Person, others: int) ->
     assert "bob is no longer a member of Acme." in text(left)
 
 
+def test_the_keys_of_a_removed_person_go_on_and_the_page_says_so(alice: Person, bob: Person) -> None:
+    client_of(bob.user)
+    member = Member.objects.get(user=bob.user)
+    removed = client_of(alice.user).post(url(alice, f"members/{member.pk}/remove"), follow=True)
+    assert "API keys that they made or know still work" in text(removed)
+    bob.api_key.refresh_from_db()
+    assert bob.api_key.revoked_at is None
+
+
 def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:
     client = as_role(alice, Role.ADMIN)
     for _ in range(2):

@@ -80,6 +80,7 @@ def _reports(
     with closed_days.read_once(compared[1].start if compared else form.over.start, form.over.end):
         sums = insights.overview_sums(form.chart, groups, compared)
     form.offer_choices()
+    shown = cards(form, sums)
     limited_to = access.organizations_of(user)
     is_operator = access.is_operator(user)
     health = insights.health() if is_operator else None
@@ -88,7 +89,8 @@ def _reports(
         "compared": compared,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
-        "cards": cards(form, sums),
+        "cards": shown,
+        "has_earlier": any(card.change for card in shown),
         "chart": chart_of(form, sums.points, MAX_COLUMNS),
         "spenders": [(title, spenders(form, sums, group)) for title, group in tables],
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
