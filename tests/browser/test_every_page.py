@@ -148,7 +148,7 @@ def test_every_page_is_for_everybody(
 
 
 def test_every_page_of_the_reference_is_for_everybody(browser: Browser, installation: Installation) -> None:
-    with browser.new_context(viewport=PHONE, color_scheme="dark") as context:
+    with browser.new_context(**dict[str, Any](WINDOWS["phone"])) as context:
         page = watched(context, installation)
         visit(page, f"{installation.url}/docs/reference")
         found = {path: complaints_about_content(page, path) for path in page_paths.of_reference()}
