@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from chatapi.docs import guides
+from chatapi.api.openapi import content
+from chatapi.docs import guides, reference
 from tests.chatapi import test_access_matrix, test_console_access
 
 # What a URL without a row of ours gets for the rest of its parts: its page says that there is no such thing.
@@ -50,6 +51,15 @@ def of_documentation() -> dict[str, str]:
     values = {"name": "Usage", "operation_id": "createChatCompletion"}
     pages = {name: f"/{_with(path, values)}" for name, path in routes("docs") if "slug" not in path}
     return pages | {f"guide {slug}": f"/docs/{slug}" for slug in guides.menu()}
+
+
+def of_reference() -> list[str]:
+    """Return the paths of all operations and types of the reference."""
+    schemas = content()["components"]["schemas"]
+    return [
+        *(reverse("docs:operation", args=[name]) for name in reference.operations()),
+        *(reverse("docs:schema", args=[name]) for name in schemas),
+    ]
 
 
 def views(paths: dict[str, str], more: dict[str, tuple[str, ...]], **values: object) -> dict[str, str]:

@@ -32,7 +32,9 @@ OF_PAYMENTS = (
     "payment.after_commit", "meter.in_tx", "meter.before_send", "meter.after_send", "meter.after_record",
 )  # fmt: skip
 # Those that an event passes: when a look finds it, and on its way to people and systems.
-OF_EVENTS = ("watch.in_tx", "watch.after_commit", "dispatch.in_tx", "deliver.after_send")
+OF_EVENTS = (
+    "watch.before_tx", "watch.in_tx", "watch.after_commit", "dispatch.in_tx", "deliver.after_send",
+)  # fmt: skip
 NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS, *OF_PAYMENTS, *OF_EVENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"

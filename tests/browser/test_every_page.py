@@ -20,7 +20,16 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests import fake_stripe, page_paths
 from tests.browser.conftest import PASSPHRASE, enter, watched
-from tests.browser.visiting import PHONE, SCREEN, SHOTS, complaints, keyboard_complaints, shot, visit
+from tests.browser.visiting import (
+    PHONE,
+    SCREEN,
+    SHOTS,
+    complaints,
+    complaints_about_content,
+    keyboard_complaints,
+    shot,
+    visit,
+)
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("every page"), pytest.mark.timeout(400)]
@@ -144,6 +153,15 @@ def test_every_page_is_for_everybody(
     page = watched(context, installation)
     found = judged(page, installation, paths[area])
     assert not found, json.dumps(found, indent=1)
+
+
+def test_every_page_of_the_reference_is_for_everybody(browser: Browser, installation: Installation) -> None:
+    with browser.new_context(**dict[str, Any](WINDOWS["phone"])) as context:
+        page = watched(context, installation)
+        visit(page, f"{installation.url}/docs/reference")
+        found = {path: complaints_about_content(page, path) for path in page_paths.of_reference()}
+    assert not {path: wrong for path, wrong in found.items() if wrong}
+    assert len(found) > 300
 
 
 def test_pages_before_one_is_in_are_for_everybody(

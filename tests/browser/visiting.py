@@ -98,6 +98,15 @@ IN_THE_CONTENT = "document.activeElement.closest('main') !== null"
 """Nothing to skip: of the front page, which has no menu."""
 
 
+SHOW_CONTENT = """async (path) => {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  const shown = new DOMParser().parseFromString(await response.text(), "text/html");
+  document.querySelector("main").replaceWith(document.adoptNode(shown.querySelector("main")));
+  document.title = shown.title;
+}"""
+
+
 def complaints(page: Page) -> list[str]:
     """Return what is wrong with the page that is open, in the width and the colours that it has: in the admin
     what is serious to axe-core, elsewhere everything.
@@ -112,6 +121,18 @@ def complaints(page: Page) -> list[str]:
         for each in violations
         if each["impact"] in SERIOUS or not is_of_theme
     ]
+    return found + list(page.evaluate(LOOK))
+
+
+def complaints_about_content(page: Page, path: str) -> list[str]:
+    """Return what is wrong with the page of this path, whose content is shown in the page that is open: a
+    load and a look at its menu for each of hundreds of pages take minutes.
+    """
+    page.evaluate(SHOW_CONTENT, path)
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    violations = page.evaluate("(options) => axe.run('main', options)", EVERYTHING)["violations"]
+    found = [f"{each['id']}: {each['nodes'][0]['html'][:160]} ({len(each['nodes'])})" for each in violations]
     return found + list(page.evaluate(LOOK))
 
 

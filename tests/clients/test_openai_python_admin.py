@@ -2,6 +2,7 @@
 those that docs/provisioning.md says are absent, against a served instance.
 """
 
+import inspect
 import re
 import time
 from collections.abc import Iterator
@@ -294,6 +295,62 @@ def accept(installation: Installation, path: str) -> None:
         sent = Request(page.url, urlencode(form).encode())
     with browser.open(sent) as page:
         assert "Sign out" in page.read().decode()
+
+
+SAMPLES: dict[str, Any] = {
+    "actor_emails": ["a@example.com"], "actor_ids": ["1"], "after": "1", "before": "1",
+    "effective_at": {"gte": 0}, "event_types": ["project.created"], "limit": 1, "order": "desc",
+    "project_ids": ["1"], "resource_ids": ["1"], "tenant_only": True, "include_archived": True,
+    "emails": ["a@example.com"], "owner_project_access": "any", "api_key_ids": ["1"], "batch": False,
+    "bucket_width": "1d", "end_time": round(time.time()), "group_by": ["project_id"], "models": ["five"],
+    "line_items": ["five"], "page": "page_1", "user_ids": ["1"], "sizes": ["256x256"],
+    "sources": ["image.edit"], "context_levels": ["low"], "vector_store_ids": ["vs_1"],
+}  # fmt: skip
+"""A value of each optional argument of the requests that read lists."""
+IS_OF_REQUEST = {"extra_headers", "extra_query", "extra_body", "timeout"}
+
+
+def optional_arguments() -> Iterator[tuple[str, str]]:
+    """Yield each list that is here with each of its optional arguments, by the SDK's signatures."""
+    for name in sorted(offered()):
+        resource: Any = sdk.Organization
+        *path, method = name.split(".")
+        for each in path:
+            resource = _resource(resource, each)
+        parameters = inspect.signature(getattr(resource, method)).parameters
+        if method.startswith("list") or path == ["usage"]:
+            yield from (
+                (name, argument)
+                for argument, parameter in parameters.items()
+                if parameter.default is not parameter.empty and argument not in IS_OF_REQUEST
+            )
+
+
+def test_each_optional_argument_of_a_list(installation: Installation) -> None:
+    with owner_of(installation, "Filtered") as client:
+        organization = client.admin.organization
+        project = organization.projects.create(name="filtered")
+        invite = organization.invites.create(email="fay@example.com", role="reader")
+        accept(installation, invite.to_dict()["url"])  # type: ignore[arg-type]
+        (member,) = organization.users.list()
+        places = {"project_id": project.id, "user_id": member.id}
+        sent, refused = set(optional_arguments()), dict[tuple[str, str], str | None]()
+        for name, argument in sorted(sent):
+            request: Any = organization
+            for each in name.split("."):
+                request = getattr(request, each)
+            names = inspect.signature(request).parameters
+            required: dict[str, Any] = {each: places[each] for each in names if each in places}
+            if name.startswith("usage."):
+                required["start_time"] = round(time.time()) - 86_400
+            try:
+                request(**required, **{argument: SAMPLES[argument]})
+            except openai.BadRequestError as error:
+                refused[name, argument] = error.param
+    assert len(sent) > 100
+    # Of these, the value is a place in a list that has no such place.
+    assert {argument for _, argument in refused} <= {"after", "before", "page"}, refused
+    assert all(param == argument for (_, argument), param in refused.items()), refused
 
 
 def test_usage_and_costs(installation: Installation) -> None:

@@ -26,7 +26,7 @@ AROUND_COMMITS = [
     "reaper.in_tx",
     "reaper.after_commit",
 ]
-AROUND_LOOKS = ["watch.in_tx", "watch.after_commit"]
+AROUND_LOOKS = ["watch.before_tx", "watch.in_tx", "watch.after_commit"]
 ON_THE_WAY = sorted({*OF_EVENTS} - {*AROUND_LOOKS})
 ADD_ENDPOINT = """
 from accounts.models import Organization

@@ -76,9 +76,10 @@ def use(
     *,
     is_free: bool = False,
     completion: int | None = None,
+    model: str | None = None,
 ) -> None:
     """Settle a random request at that moment, a while after it was admitted."""
-    model = chance.choice(["small", "large"])
+    model = model or chance.choice(["small", "large"])
     admitted_at = moment - timedelta(minutes=chance.choice([0, 0, 7]))
     price = History().at(model, admitted_at, key.project.organization_id)
     assert price is not None

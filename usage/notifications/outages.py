@@ -14,6 +14,7 @@ from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.database.time_limit import time_limit
+from usage.failpoints import failpoint
 from usage.models import (
     ENDS,
     MAX_SUBJECT_CHARS,
@@ -76,6 +77,7 @@ def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
             AND subject = f.place AND created_at <= f.until""",  # noqa: S608  the text is ours
             [*parameters, db_value(now), *OUTAGES_KINDS],
         )
+    failpoint("watch.in_tx")
     return [None for _ in items]
 
 

@@ -56,6 +56,7 @@ async def watch_forever(commits: GroupCommit, redis: Redis, prefix: str) -> None
 async def _look(commits: GroupCommit, find: watch.Find) -> None:
     now = await commits.read(database_now)
     if found := await commits.read(watch.look, now, find):
+        failpoint("watch.before_tx")
         await commits.write(watch.write, found)
         failpoint("watch.after_commit")
 
@@ -70,7 +71,9 @@ async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) 
     down = {key for key, number in (await cool_downs(redis, prefix)).items() if number >= COOL_DOWNS}
     now = await commits.read(database_now)
     if found := await commits.read(_outages, down, now):
+        failpoint("watch.before_tx")
         await commits.write(outages.write, found)
+        failpoint("watch.after_commit")
 
 
 def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
