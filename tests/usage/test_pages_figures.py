@@ -158,6 +158,22 @@ def test_groups_without_a_colour_of_their_own_are_one() -> None:
     assert legend[-1].total == "103"
 
 
+def test_the_group_of_the_others_leads_to_all_groups() -> None:
+    groups = [Group(str(value), [value]) for value in range(1, 8)]
+    legend = overview_chart.draw([Bucket("", "")], groups, str, "/all").legend
+    assert [each.group.url for each in legend] == [*[""] * 6, "/all"]
+
+
+def test_others_without_any_value_are_not_in_the_legend() -> None:
+    days = [Bucket("1", "one"), Bucket("2", "two")]
+    groups = [Group(str(value), [value, 1]) for value in range(1, 7)]
+    empty = [Group("none", [0, 0]), Group("other", [0, 0], is_rest=True)]
+    assert len(overview_chart.draw(days, [*groups, *empty], str).legend) == 6
+    # Corrections may cancel spend of another day.
+    cancelled = Group("other", [4, -4], is_rest=True)
+    assert [each.total for each in overview_chart.draw(days, [*groups, cancelled], str).legend][-1] == "0"
+
+
 @pytest.mark.parametrize(
     ("label", "on_a_phone"), [("28 Oct", [0, 2, 4]), ("20:00", [0, 2, 4]), ("28 Oct 00:00", [0, 5])]
 )

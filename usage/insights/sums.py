@@ -153,6 +153,17 @@ def tops(
     }
 
 
+@report
+def ranked(spec: SumsSpec, start: int, count: int) -> tuple[list[Row], int]:
+    """Return `count` groups, the most expensive first, without the first `start`; and the number of all."""
+    assert spec.group_by is not None, "there are groups"
+    found = by_amount(sums_of([spec])[0])
+    chosen = found[start : start + count]
+    labels = labels_of({spec.group_by: [key for key, _ in chosen]})
+    rows = [Row(str(key), labels[spec.group_by, key], totals) for key, totals in chosen]
+    return rows, len(found)
+
+
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
     """Return a point for every bucket and group: by time, then the most expensive group first.
 
