@@ -1,12 +1,16 @@
-"""A chart of many groups colours a few, and the others are listed."""
+"""A chart of many groups colours a few: the others are listed, and the table's total has all of them."""
 
+import re
 from typing import Any
 
 import pytest
+from django.db.models import Sum
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from tests.admin_pages import client_of
 from tests.cast import Person, run
+from usage.formatting import money
+from usage.models import LedgerEntry
 from usage.pages import all_groups
 from usage.pricing import Tokens
 
@@ -66,3 +70,17 @@ def test_many_groups_have_pages(spent: Person, path: str, monkeypatch: pytest.Mo
 def test_a_page_that_cannot_be_is_refused(alice: Person, path: str, page: str) -> None:
     url = path.format(alice.project.organization_id)
     assert client_of(alice.user).get(f"{url}?days=1&group=model&groups={page}").status_code == 400
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("count", [3, 12])
+def test_the_tables_total_is_the_ledgers(alice: Person, path: str, count: int) -> None:
+    for number, model in enumerate(MODELS[:count]):
+        run(alice, model=model, tokens=Tokens(1_000 * (number + 1), 10))
+    spend = opened(alice, path, "days=1&group=model&measure=spend").content.decode()
+    cells = re.findall(
+        r"<td class=\"num\">([^<]*)</td>", re.findall(r"<tfoot>(.*?)</tfoot>", spend, re.DOTALL)[0]
+    )
+    total = LedgerEntry.objects.aggregate(sum=Sum("amount_nanodollars"))["sum"]
+    assert cells[-1] == money(total)
+    assert len(cells) == min(count, 7) + 1

@@ -174,6 +174,12 @@ def test_others_without_any_value_are_not_in_the_legend() -> None:
     assert [each.total for each in overview_chart.draw(days, [*groups, cancelled], str).legend][-1] == "0"
 
 
+def test_a_charts_total_is_that_of_all_groups() -> None:
+    groups = [*(Group(str(value), [value]) for value in range(1, 9)), Group("other", [100], is_rest=True)]
+    chart = overview_chart.draw([Bucket("", "")], groups, str)
+    assert chart.total == chart.columns[0].total == "136"
+
+
 @pytest.mark.parametrize(
     ("label", "on_a_phone"), [("28 Oct", [0, 2, 4]), ("20:00", [0, 2, 4]), ("28 Oct 00:00", [0, 5])]
 )

@@ -101,6 +101,8 @@ class Chart:
     times: Sequence[Mark]
     step: int = 1
     """How many hours or days a column has."""
+    total: str = ""
+    """The sum of all columns: of the groups in the legend, which include "other"."""
 
     @property
     def is_empty(self) -> bool:
@@ -121,7 +123,8 @@ def draw(
     columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [Mark(percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)]
     legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
-    return Chart(columns, legend, heights, times(buckets))
+    total = to_text(sum(group.total for _, group in shown))
+    return Chart(columns, legend, heights, times(buckets), total=total)
 
 
 def _coloured(groups: Sequence[Group], rest_url: str) -> list[tuple[str, Group]]:
