@@ -95,7 +95,7 @@ class SumsSpec:
     newest: NewestRequests | None = None
     """The newest requests of the range, if they are known already."""
     is_overage: bool = False
-    """Whether it is about ledger entries beyond holds instead."""
+    """Whether it is about ledger entries over reserved amounts instead."""
 
     def sources(self, *, by_start: bool) -> Iterator[Source]:
         """Yield the rollups that cover the range, or its newest requests if rollups know too little."""
