@@ -214,7 +214,7 @@ class ServedModel(models.Model):
     )
     context_window = models.PositiveIntegerField(default=128_000, validators=_positive, help_text="Tokens.")
     max_output_tokens = models.PositiveIntegerField(
-        default=16_384, validators=_positive, help_text="The cap per choice, also when the client names none."
+        default=16_384, validators=_positive, help_text="Maximum and default for each answer."
     )
     owned_by = models.CharField(max_length=MAX_OWNER_CHARS, default="chatapi")
     aliases = models.JSONField(
@@ -299,7 +299,7 @@ class Deployment(models.Model):
     allow_remote_media = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="It may receive addresses of pictures, which the upstream then fetches.",
+        help_text="Allow image URLs (the provider downloads them).",
     )
     is_active = models.BooleanField(default=True)
 

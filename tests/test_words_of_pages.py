@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [
-    *("accounts/pages", "usage/pages"),
+    *("accounts/models", "accounts/pages", "usage"),
     *("chatapi/api", "chatapi/console", "chatapi/doctor", "chatapi/pages", "chatapi/web"),
 ]
 PAGES = [
@@ -15,7 +15,13 @@ PAGES = [
         for package in ("accounts", "chatapi", "usage")
         for path in ROOT.glob(f"{package}/templates/**/*.html")
     ),
-    *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py")),
+    *(
+        path
+        for folder in FOLDERS
+        for path in ROOT.glob(f"{folder}/**/*.py")
+        if path.parent.name != "migrations"
+    ),
+    ROOT / "chatapi/models.py",
 ]
 AVOIDED = [
     "beyond holds", "Next lease", "Oldest lease", "Closed by the reaper", "nobody asked",
@@ -27,12 +33,13 @@ AVOIDED = [
     "when the client names none", "Basis points:", "is known here", "may change their place",
     "Return to site", "stronger than the prefix", "Requests beyond it", "Requests admitted", "YOUR_KEY by",
     "Empty: the address", "page at this address", "This address takes", "the address of this service",
-    "from your address", "Your address has", "Your address opens",
+    "from your address", "Your address has", "Your address opens", "is not a date or time",
+    "cost ≥", "cost ≤",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", AVOIDED)
 def test_words_that_nobody_understood_do_not_come_back(words: str) -> None:
-    assert len(PAGES) > 150
+    assert len(PAGES) > 350
     found = [path for path in PAGES if words in " ".join(path.read_text().split())]
     assert [str(path.relative_to(ROOT)) for path in found] == []

@@ -124,7 +124,7 @@ class Change:
 
 
 def change(now: float | None, before: float | None) -> Change | None:
-    """Return the change in percent, or as a factor beyond tenfold; None without a number to compare with.
+    """Return the change in percent; None without a number to compare with.
 
     Below zero, as spend may be after corrections, is none: a share of it would have the wrong sign.
     """
@@ -137,7 +137,4 @@ def change(now: float | None, before: float | None) -> Change | None:
     percent = 100 * (now - before) / before
     if abs(percent) < 0.5:
         return Change("±0 %", "same")
-    factor = now / before
-    times = f"{factor:.3g}" if factor < 999.5 else count(round(factor))
-    text = f"×{times}" if percent > 900 else f"{percent:+.0f} %".replace("-", "−")
-    return Change(text, "up" if percent > 0 else "down")
+    return Change(f"{percent:+,.0f} %".replace("-", "−"), "up" if percent > 0 else "down")

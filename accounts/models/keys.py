@@ -72,14 +72,14 @@ class APIKey(models.Model):
         db_default=[],
         blank=True,
         validators=[validate_scopes],
-        help_text="What it may do. None chosen: everything.",
+        help_text="What it may do. Leave empty to allow everything.",
     )
     allowed_models = models.JSONField(
         default=list,
         db_default=[],
         blank=True,
         validators=[validate_model_names],
-        help_text="The models it may use. None chosen: all.",
+        help_text="The models it may use. Leave empty to allow all.",
     )
     default_dialect = models.CharField(
         max_length=16, blank=True, help_text="Overrides the organization's default dialect."

@@ -13,6 +13,7 @@ from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, money, share, usd
 from usage.insights import Point, SumsSpec, Totals
+from usage.pages.all_groups import all_groups
 from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Compared, Spender
 from usage.pages.overview_form import OverviewForm
@@ -50,6 +51,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "compared": compared,
         "cards": _cards(form, now, Compared(over, before if before.requests else None)),
         "chart": chart_of(form, points, MAX_COLUMNS),
+        "all_groups": all_groups(form, now),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
@@ -107,7 +109,7 @@ def _groups(form: OverviewForm, points: Sequence[Point], all_of: Totals) -> list
     return [
         Spender(
             form.label(form.group_by, label),
-            form.group_url(form.group_by, group_id) if group_id is not None else "",
+            form.group_url(form.group_by, group_id) if group_id is not None else form.all_groups_url,
             totals,
             f"{max(100 * totals.amount_nanodollars / whole, 0):.2f}%",
         )

@@ -20,6 +20,7 @@ from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Number, Speed, Speeds, is_searched, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
+from usage.pages.all_groups import all_groups
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.overview_form import OverviewForm, SumsPage
@@ -94,6 +95,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "rows": _rows(trends),
         "has_usage": whole.requests > 0,
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
+        "all_groups": all_groups(form, whole),
         "groups": _groups(form, grouped, found),
         "newest_since": form.newest_since(),
         "errors": errors

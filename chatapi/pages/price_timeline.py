@@ -115,7 +115,7 @@ def entries(rows: Sequence[Price], now: datetime) -> list[Entry]:
 
 
 def percent(before: int, after: int) -> str:
-    """Return the change of a price: "+33 %", "−2.5 %", a factor beyond tenfold, or words."""
+    """Return the change of a price: "+33 %", "−2.5 %", or words."""
     if before == after:
         return "unchanged"
     if not before:
@@ -125,7 +125,7 @@ def percent(before: int, after: int) -> str:
     change = 100 * (after - before) / before
     if abs(change) < 0.01:
         return "barely changed"
-    return f"×{after / before:.3g}" if change > 900 else f"{change:+.3g} %".replace("-", "−")
+    return f"{change:+,.0f} %" if change > 900 else f"{change:+.3g} %".replace("-", "−")
 
 
 def _state(row: Price, end: datetime | None, now: datetime) -> str:

@@ -225,3 +225,129 @@ def test_a_table_that_is_too_wide_shows_it_and_scrolls_by_keyboard(
     page.keyboard.press("ArrowRight")
     page.wait_for_function("(box) => box.scrollLeft > 0", arg=box.element_handle())
     expect(box.locator("tbody th").first).to_be_in_viewport(ratio=1)
+
+
+OVERLAPS = """() => {
+  const texts = [...document.querySelectorAll(".frame text, .amounts dt, .amounts strong, .amounts .change")]
+    .filter((each) => each.checkVisibility()).map((each) => [each.textContent, each.getBoundingClientRect()]);
+  return texts.flatMap(([text, a], at) => texts.slice(at + 1)
+    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+      && a.top < b.bottom - 3 && b.top < a.bottom - 3)
+    .map(([other]) => `${text} over ${other}`));
+}"""
+"""The labels of charts and the prices that lie over others."""
+LINES = (
+    "(cell) => new Set([...cell.childNodes].flatMap((node) => { const range = document.createRange();"
+    " range.selectNodeContents(node); return [...range.getClientRects()].map((each) => each.top); })).size"
+)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_label_of_a_chart_lies_over_another(
+    page: Page, installation: Installation, running: str, width: int
+) -> None:
+    home = installation.shell(HOME)
+    page.set_viewport_size({"width": width, "height": 800})
+    for path in ("admin/", "admin/prices/", f"console/{home}/overview", f"console/{home}/usage"):
+        for query in ("days=1", "days=7", "days=90"):
+            page.goto(f"{installation.url}/{path}?{query}")
+            assert page.evaluate(OVERLAPS) == [], (path, query)
+
+
+def test_a_date_of_a_charts_table_is_in_one_line(
+    page: Page, installation: Installation, running: str
+) -> None:
+    home = installation.shell(HOME)
+    for path in ("admin/", f"console/{home}/overview", f"console/{home}/usage"):
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.goto(f"{installation.url}/{path}?days=7&group=model")
+            for summary in page.get_by_text("These numbers as a table").all():
+                summary.click()
+            dates = page.locator("details[open] tbody th")
+            assert dates.count() >= 7
+            assert {date.evaluate(LINES) for date in dates.all()} == {1}, (path, width)
+
+
+def test_a_row_of_live_has_one_line_below_it(page: Page, installation: Installation, running: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 800})
+    page.goto(f"{installation.url}/admin/live/")
+    row = page.locator(f"[data-id={running}]")
+    cells = row.locator("td").evaluate_all(
+        "(cells) => cells.map((each) => each.getBoundingClientRect())"
+        ".map(({left, right, bottom}) => [left, right, bottom])"
+    )
+    assert max(bottom for _, _, bottom in cells) - min(bottom for _, _, bottom in cells) < 1
+    ends = [right for _, right, _ in cells]
+    assert all(abs(left - end) < 1 for (left, _, _), end in zip(cells[1:], ends, strict=False))
+    model = row.locator("[data-is=model]")
+    model.evaluate("(cell) => { cell.textContent = 'claude-sonnet-4-5-20250929'; }")
+    assert model.evaluate(LINES) == 1
+
+
+def test_what_is_said_of_prompts_has_a_gap_around_it(
+    page: Page, installation: Installation, running: str
+) -> None:
+    home = installation.shell(HOME)
+    for path in (f"admin/requests/{running}", f"console/{home}/requests/{running}"):
+        page.goto(f"{installation.url}/{path}")
+        gaps = page.get_by_text("Prompts and answers are not stored").first.evaluate(
+            "(text) => { const box = text.getBoundingClientRect();"
+            " const [before, after] = [text.previousElementSibling, text.nextElementSibling];"
+            " return [before && box.top - before.getBoundingClientRect().bottom,"
+            " after && after.getBoundingClientRect().top - box.bottom].filter((gap) => gap !== null); }"
+        )
+        assert gaps, path
+        assert min(gaps) >= 8, path
+
+
+def test_amounts_keep_a_distance_from_a_cards_edge_on_a_phone(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/requests/")
+    settled = page.locator("table.stacked .id a", has_not_text=running[-8:]).first.get_attribute("href")
+    page.goto(f"{installation.url}{settled}")
+    entries = page.locator(".panel", has=page.get_by_role("heading", name="Ledger entries"))
+    edge = entries.evaluate("(panel) => panel.getBoundingClientRect().right")
+    amounts = entries.locator("td.num").evaluate_all(
+        "(cells) => cells.map((cell) => { const range = document.createRange();"
+        " range.selectNodeContents(cell); return range.getBoundingClientRect().right; })"
+    )
+    assert amounts
+    assert max(amounts) <= edge - 8
+
+
+def test_a_range_of_dates_and_times_has_room(page: Page, installation: Installation, running: str) -> None:
+    home = installation.shell(HOME)
+    query = "start=2026-10-25T10:30&end=2026-11-25T20:45"
+    for path in (
+        "admin/",
+        "admin/requests/",
+        *(f"console/{home}/{name}" for name in ("overview", "usage", "requests")),
+    ):
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.goto(f"{installation.url}/{path}?{query}")
+            for name in ("start", "end"):
+                field = page.locator(f"input[name={name}]:not([type=hidden])")
+                assert field.evaluate("(field) => field.scrollWidth <= field.clientWidth"), (
+                    path,
+                    width,
+                    name,
+                )
+
+
+def test_the_button_to_find_requests_is_beside_a_field(
+    page: Page, installation: Installation, running: str
+) -> None:
+    home = installation.shell(HOME)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    for path in ("admin/requests/", f"console/{home}/requests"):
+        for query in ("", "?start=2026-10-25T10:30&end=2026-11-25T20:45"):
+            page.goto(f"{installation.url}/{path}{query}")
+            form = page.get_by_role("search", name="Find requests")
+            bottom = "(each) => each.getBoundingClientRect().bottom"
+            button = form.get_by_role("button", name="Find").evaluate(bottom)
+            bottoms = form.locator("label").evaluate_all(f"(fields) => fields.map({bottom})")
+            assert any(abs(each - button) < 3 for each in bottoms), (path, query)

@@ -122,7 +122,8 @@ _NAMES = ("input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "ou
     ("before", "after", "says"),
     [
         (0, 0, "unchanged"), (5, 5, "unchanged"), (0, 5, "was free"), (5, 0, "free now"),
-        (100, 133, "+33 %"), (1000, 975, "−2.5 %"), (1, 10, "+900 %"), (1, 12, "×12"),
+        (100, 133, "+33 %"), (1000, 975, "−2.5 %"), (1, 10, "+900 %"), (1, 12, "+1,100 %"),
+        (3, 10**9, "+33,333,333,233 %"),
         (10**15, 10**15 + 1, "barely changed"),
     ],
 )  # fmt: skip

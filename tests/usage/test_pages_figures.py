@@ -114,8 +114,8 @@ def test_a_change_needs_something_to_compare_with() -> None:
     assert formatting.change(110, 100) == formatting.Change("+10 %", "up")
     assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
     assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
-    assert formatting.change(3_000, 100) == formatting.Change("×30", "up")
-    assert formatting.change(300_000, 100) == formatting.Change("×3,000", "up")
+    assert formatting.change(3_000, 100) == formatting.Change("+2,900 %", "up")
+    assert formatting.change(300_000, 100) == formatting.Change("+299,900 %", "up")
     # More was given back than was spent, and then something was spent.
     assert formatting.change(100, -100) is None
     assert formatting.change(-100, 100) == formatting.Change("−200 %", "down")
@@ -156,6 +156,28 @@ def test_groups_without_a_colour_of_their_own_are_one() -> None:
     legend = overview_chart.draw([Bucket("", "")], groups, str).legend
     assert [each.group.name for each in legend] == ["8", "7", "6", "5", "4", "3", "other"]
     assert legend[-1].total == "103"
+
+
+def test_the_group_of_the_others_leads_to_all_groups() -> None:
+    groups = [Group(str(value), [value]) for value in range(1, 8)]
+    legend = overview_chart.draw([Bucket("", "")], groups, str, "/all").legend
+    assert [each.group.url for each in legend] == [*[""] * 6, "/all"]
+
+
+def test_others_without_any_value_are_not_in_the_legend() -> None:
+    days = [Bucket("1", "one"), Bucket("2", "two")]
+    groups = [Group(str(value), [value, 1]) for value in range(1, 7)]
+    empty = [Group("none", [0, 0]), Group("other", [0, 0], is_rest=True)]
+    assert len(overview_chart.draw(days, [*groups, *empty], str).legend) == 6
+    # Corrections may cancel spend of another day.
+    cancelled = Group("other", [4, -4], is_rest=True)
+    assert [each.total for each in overview_chart.draw(days, [*groups, cancelled], str).legend][-1] == "0"
+
+
+def test_a_charts_total_is_that_of_all_groups() -> None:
+    groups = [*(Group(str(value), [value]) for value in range(1, 9)), Group("other", [100], is_rest=True)]
+    chart = overview_chart.draw([Bucket("", "")], groups, str)
+    assert chart.total == chart.columns[0].total == "136"
 
 
 @pytest.mark.parametrize(

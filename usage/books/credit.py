@@ -1,6 +1,6 @@
 """Prepaid credit: grants, refunds and the balance.
 
-The balance is all grants, less refunds, less all that the organization has spent. Where credit is required,
+The balance is all grants, minus refunds, minus all that the organization has spent. Where credit is required,
 `budgets.hold` admits no request that the balance, less the holds of running requests, does not cover.
 """
 

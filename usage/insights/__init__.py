@@ -22,6 +22,7 @@ from usage.insights.sums import (
     SumsSpec,
     Totals,
     by_amount,
+    ranked,
     series,
     series_and_whole,
     series_beside,
@@ -36,6 +37,6 @@ __all__ = [
     "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page", "Percentiles", "Point", "Range",
     "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
     "can_rank", "counters", "health", "metadata_keys", "newest_settled",
-    "overview_sums", "parse_range", "requests_page", "running", "series", "series_and_whole", "series_beside",
-    "top", "tops", "totals", "with_stored_name",
+    "overview_sums", "parse_range", "ranked", "requests_page", "running", "series", "series_and_whole",
+    "series_beside", "top", "tops", "totals", "with_stored_name",
 ]  # fmt: skip

@@ -177,4 +177,5 @@ def _moment(name: str, text: str, zone: ZoneInfo, *, is_end: bool = False) -> da
             moment = moment.astimezone(zone) if moment.tzinfo else moment.replace(tzinfo=zone)
         if moment.year in _YEARS:
             return moment
-    raise ValueError(f"{name}: {text!r} is not a date or time, such as 2026-11-21 or 2026-11-21T13:00.")
+    instead = f", not {text!r}" if text else ""
+    raise ValueError(f"{name}: write a date such as 2026-11-21 or a time such as 2026-11-21T13:00{instead}.")

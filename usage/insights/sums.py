@@ -95,7 +95,7 @@ class SumsSpec:
     newest: NewestRequests | None = None
     """The newest requests of the range, if they are known already."""
     is_overage: bool = False
-    """Whether it is about ledger entries beyond holds instead."""
+    """Whether it is about ledger entries over reserved amounts instead."""
 
     def sources(self, *, by_start: bool) -> Iterator[Source]:
         """Yield the rollups that cover the range, or its newest requests if rollups know too little."""
@@ -151,6 +151,17 @@ def tops(
         group_by: [Row(str(key), labels[group_by, key], totals) for key, totals in rows]
         for group_by, rows in found.items()
     }
+
+
+@report
+def ranked(spec: SumsSpec, start: int, count: int) -> tuple[list[Row], int]:
+    """Return `count` groups, the most expensive first, without the first `start`; and the number of all."""
+    assert spec.group_by is not None, "there are groups"
+    found = by_amount(sums_of([spec])[0])
+    chosen = found[start : start + count]
+    labels = labels_of({spec.group_by: [key for key, _ in chosen]})
+    rows = [Row(str(key), labels[spec.group_by, key], totals) for key, totals in chosen]
+    return rows, len(found)
 
 
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:

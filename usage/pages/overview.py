@@ -21,6 +21,7 @@ from usage.insights.budget_limit_list import filters_of
 from usage.insights.range import DAY, HOUR, full_hour
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
+from usage.pages.all_groups import all_groups
 from usage.pages.filters import parameters_of
 from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.links import page_url
@@ -92,6 +93,7 @@ def _reports(
         "cards": shown,
         "has_earlier": any(card.change for card in shown),
         "chart": chart_of(form, sums.points, MAX_COLUMNS),
+        "all_groups": all_groups(form, sums.now),
         "spenders": [(title, spenders(form, sums, group)) for title, group in tables],
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": sums.now.requests > 0,
@@ -163,7 +165,7 @@ def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> 
     for point in points:
         by_group.setdefault(point.group_id, []).append(point)
     groups = [_group(form, points, step) for points in by_group.values()]
-    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text)
+    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text, form.all_groups_url)
     return replace(chart, step=step)
 
 

@@ -101,31 +101,42 @@ class Chart:
     times: Sequence[Mark]
     step: int = 1
     """How many hours or days a column has."""
+    total: str = ""
+    """The sum of all columns: of the groups in the legend, which include "other"."""
 
     @property
     def is_empty(self) -> bool:
         return not any(value for each in self.legend for value in each.group.values)
 
 
-def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
-    """Return the chart of these groups, largest first in the legend and lowest in the columns."""
-    shown = _coloured(groups)
+def draw(
+    buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str], rest_url: str = ""
+) -> Chart:
+    """Return the chart of these groups, largest first in the legend and lowest in the columns.
+
+    `rest_url` is the URL of the list of all groups, to which the group "other" leads.
+    """
+    shown = _coloured(groups, rest_url)
     # Corrections can exceed a group's spend; a bar has no height below zero.
     stacked = (sum(max(group.values[at], 0) for _, group in shown) for at in range(len(buckets)))
     step, top = scale(max(stacked, default=0))
     columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [Mark(percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)]
     legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
-    return Chart(columns, legend, heights, times(buckets))
+    total = to_text(sum(group.total for _, group in shown))
+    return Chart(columns, legend, heights, times(buckets), total=total)
 
 
-def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
-    """Return the groups with their colours, largest first; those without a colour are one, at the end."""
+def _coloured(groups: Sequence[Group], rest_url: str) -> list[tuple[str, Group]]:
+    """Return the groups with their colours, largest first; those without a colour are one, at the end, if
+    one of them has a value.
+    """
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
     coloured = [(each.colour or f"colour-{at}", each) for at, each in enumerate(ordered[:COLOURS_COUNT])]
-    if rest := [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]:
+    rest = [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]
+    if any(value for group in rest for value in group.values):
         sums = [sum(values) for values in zip(*(group.values for group in rest), strict=True)]
-        coloured.append(("colour-rest", Group("other", sums)))
+        coloured.append(("colour-rest", Group("other", sums, rest_url)))
     return coloured
 
 

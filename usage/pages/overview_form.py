@@ -26,6 +26,8 @@ from usage.pages.measures import MEASURES, Measure
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
 # Keys of metadata that are offered; a URL may name any.
 _MAX_KEYS = 12
+# Pages of the list of all groups.
+MAX_PAGES = 1_000
 # The links to what the chart can be grouped by.
 _GROUPS: Mapping[GroupBy, str] = {
     "organization": "Organization",
@@ -79,6 +81,8 @@ class OverviewForm(UsageFilterForm):
     metadata_key = forms.CharField(
         required=False, label="Metadata key", max_length=64, strip=False, widget=forms.HiddenInput
     )
+
+    groups = forms.IntegerField(required=False, min_value=1, max_value=MAX_PAGES, widget=forms.HiddenInput)
 
     def __init__(
         self, query: QueryDict, person: access.Person, pages: Pages = ADMIN, sums_page: SumsPage = OVERVIEW
@@ -314,7 +318,7 @@ class OverviewForm(UsageFilterForm):
         names: dict[str, str] = {name: text for name, text in _GROUPS.items() if self.offers_group(name)}
         everything = {} if self.sums_page.usual_group else {"": "All"}
         return [
-            self._choice(text, name == self.group_by, group=name, measure="", metadata_key="")
+            self._choice(text, name == self.group_by, group=name, measure="", metadata_key="", groups="")
             for name, text in (everything | names).items()
         ]
 
@@ -330,7 +334,7 @@ class OverviewForm(UsageFilterForm):
 
     def metadata_links(self) -> list[Choice]:
         keys = self.metadata_keys[:_MAX_KEYS]
-        return [self._choice(key, key == self.shown_key, metadata_key=key) for key in keys]
+        return [self._choice(key, key == self.shown_key, metadata_key=key, groups="") for key in keys]
 
     def bucket_links(self) -> list[Choice]:
         """Return links to hours and days as columns; none where there would be too many hours."""
@@ -343,6 +347,15 @@ class OverviewForm(UsageFilterForm):
     def measure_links(self) -> list[Choice]:
         chosen = self.cleaned_data["measure"]
         return [self._choice(each.title, name == chosen, measure=name) for name, each in MEASURES.items()]
+
+    @property
+    def all_groups_url(self) -> str:
+        """Return the URL of this page with the list of all groups."""
+        return self.groups_url(1)
+
+    def groups_url(self, number: int) -> str:
+        """Return the URL of this page with a page of the list of all groups."""
+        return self.link(self.page, self.query | {"groups": number}) + "#all-groups"
 
     def rows_url(self, **narrowed: object) -> str:
         """Return the URL of the requests behind a number: those that were settled in the range."""

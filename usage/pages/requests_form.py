@@ -163,8 +163,8 @@ class RequestsForm(UsageFilterForm):
             "source": f"tokens counted by: {SOURCES.get(data['source'])}",
             "deployment": f"deployment: {data['deployment']}",
             "end_user": f"end user: {data['end_user']}",
-            "min": f"cost ≥ {usd(data['min'] or 0)}",
-            "max": f"cost ≤ {usd(data['max'] or 0)}",
+            "min": f"Cost ≥ {usd(data['min'] or 0)}",
+            "max": f"Cost ≤ {usd(data['max'] or 0)}",
         }
         found = [Chip(text, self.without(name)) for name, text in texts.items() if name in self.query]
         if self.over is not None:
