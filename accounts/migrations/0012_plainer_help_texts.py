@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('accounts', '0010_api_keys_by_expiry'),
+        ('accounts', '0011_natural_order'),
     ]
 
     operations = [
