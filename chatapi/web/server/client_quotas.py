@@ -14,7 +14,7 @@ from chatapi.web.server import refusals
 from chatapi.web.server.refusals import Refusal
 from chatapi.web.server.server_limits import ServerLimits
 
-_household = lru_cache(maxsize=8_192)(ip_addresses.network_of)
+client_network = lru_cache(maxsize=8_192)(ip_addresses.network_of)
 _is_proxy = lru_cache(maxsize=8_192)(ip_addresses.is_trusted)
 
 
@@ -67,10 +67,10 @@ class ClientQuotas:
         return self.of_peer(forwarding.of(peer, headers, self._trusted_proxies).ip)
 
     def of_peer(self, address: str) -> Client:
-        household = _household(address)
-        client = self._clients.get(household)
+        network = client_network(address)
+        client = self._clients.get(network)
         if client is None:
-            client = self._clients[household] = Client(household)
+            client = self._clients[network] = Client(network)
         return client
 
     # Connections

@@ -17,6 +17,7 @@ import uvloop
 from twisted.internet import asyncioreactor, main, tcp
 from twisted.python.failure import Failure
 
+from chatapi.web.server.client_quotas import client_network
 from chatapi.web.server.read_turns import ReadTurns
 
 loop = uvloop.new_event_loop()
@@ -70,6 +71,7 @@ class Transport(tcp.Server):
         super().__init__(*arguments)
         self.bufferSize = FIRST_READ_BYTES
         self.read_turns: ReadTurns = self.server.factory.read_turns
+        self.client_network = client_network(self.client[0])
         self._is_discarding = False
 
     @property
