@@ -11,10 +11,10 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AlterModelOptions(
             name="organization",
-            options={"ordering": [NaturalOrder("name")]},
+            options={"ordering": [NaturalOrder("name"), "name"]},
         ),
         migrations.AlterModelOptions(
             name="project",
-            options={"ordering": ["organization_id", NaturalOrder("name")]},
+            options={"ordering": ["organization_id", NaturalOrder("name"), "name"]},
         ),
     ]

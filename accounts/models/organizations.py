@@ -44,7 +44,7 @@ class Organization(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        ordering = [NaturalOrder("name")]
+        ordering = [NaturalOrder("name"), "name"]
 
     def __str__(self) -> str:
         return self.name
@@ -107,7 +107,7 @@ class Project(models.Model):
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
-        ordering = ["organization_id", NaturalOrder("name")]
+        ordering = ["organization_id", NaturalOrder("name"), "name"]
         constraints = [
             models.UniqueConstraint(fields=["organization", "name"], name="project_name_in_organization")
         ]

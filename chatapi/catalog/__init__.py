@@ -76,7 +76,7 @@ def load() -> dict[str, CatalogModel]:
 
 
 def sandbox_last() -> list[OrderBy | str]:
-    """Return the order of `ServedModel` by id, those that only the sandbox serves after all others."""
+    """Return the order of `ServedModel` by id; models that only the sandbox serves come last."""
     own = Deployment.objects.filter(model=OuterRef("pk"), is_active=True)
     is_sandbox = Exists(own) & ~Exists(own.exclude(engine=Engine.SANDBOX))
     return [ExpressionWrapper(is_sandbox, BooleanField()).asc(), "id"]

@@ -207,7 +207,8 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
             memberships.withdraw(member)
         else:
             memberships.remove(member)
-            note = " API keys that they made or know still work: revoke or rotate those."
+            if member.user != console.person:
+                note = " API keys that they made or know still work: revoke or rotate those."
     except ValidationError as error:
         messages.error(request, error.messages[0])
         return redirect(console.url("members"))

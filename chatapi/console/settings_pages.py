@@ -94,10 +94,12 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     end = start + PAGE
     shown = projects[start:end]
     owners = {each.pk: console.organization.pk for each in shown}
-    spent_by_id = spent(Dimension.PROJECT, owners, timezone.now()) if owners else {}
+    may_see_spent = console.may("usage.view_hourlyusage")
+    spent_by_id = spent(Dimension.PROJECT, owners, timezone.now()) if owners and may_see_spent else {}
     context: dict[str, Any] = {
         "title": "Settings",
-        "projects_shown": [(each, spent_by_id[each.pk]) for each in shown],
+        "projects_shown": [(each, spent_by_id.get(each.pk)) for each in shown],
+        "may_see_spent": may_see_spent,
         "older_url": console.url("settings", after=projects[end - 1].pk) if len(projects) > end else "",
         "newest_url": console.url("settings") if after else "",
         "form": form,

@@ -16,7 +16,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import access
 from accounts.models import Organization
-from accounts.natural_order import NaturalOrder
 from accounts.sign_in import providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
@@ -87,9 +86,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """Redirect to the person's only organization, or let them choose one."""
     if not access.may_enter(request.user):
         return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
-    rows = list(
-        access.seen_by(request.user, Organization.objects.order_by(NaturalOrder("name")))[: MAX_CHOICES + 1]
-    )
+    rows = list(access.seen_by(request.user, Organization.objects.all())[: MAX_CHOICES + 1])
     if len(rows) == 1:
         return redirect("console:home_of", rows[0].pk)
     context = {"organizations": rows[:MAX_CHOICES], "has_more": len(rows) > MAX_CHOICES}

@@ -320,8 +320,9 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @_asked_first(
         "End the old secret now?",
-        "Requests with the secret from before the rotation fail within a second.",
+        "Requests with the secret from before the rotation fail within a second. This can't be undone.",
         "End it",
+        is_final=True,
         description="End old secret",
         icon="timer_off",
         url_path="end-previous",

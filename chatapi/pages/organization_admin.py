@@ -4,7 +4,8 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -25,6 +26,12 @@ from chatapi.pages import spent_column
 
 # The most projects, and members, that the form of an organization shows.
 _MAX_INLINE_ROWS = 20
+
+
+def _count_of(model: type[Model]) -> Coalesce:
+    """Return the number of an organization's rows of this model."""
+    own = model._default_manager.filter(organization=OuterRef("pk")).order_by()
+    return Coalesce(Subquery(own.values("organization").annotate(count=Count("pk")).values("count")), 0)
 
 
 class NewOrganizationForm(ConstrainedForm):
@@ -83,7 +90,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     list_filter = ["is_active"]
     search_fields = ["name"]
     inlines = [ProjectInline, MemberInline]
-    ordering = [NaturalOrder("name")]  # Django drops the model's ordering in queries with counts
+    ordering = [NaturalOrder("name"), "name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
     nobody_may = ("delete",)  # the ledger names it; it can be made inactive
     spent = spent_column.COLUMN
@@ -158,11 +165,9 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
         return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        counts = {
-            # Distinct, because the two joins multiply each other's rows.
-            "projects_counted": Count("projects", distinct=True),
-            "members_counted": Count("members", distinct=True),
-        }
+        # Subqueries, because two joins would multiply each other's rows, and all of them would be sorted.
+        counted = {"projects_counted": Project, "members_counted": Member}
+        counts = {name: _count_of(model) for name, model in counted.items()}
         rows: QuerySet[Organization] = super().get_queryset(request).annotate(**counts)
         return rows
 

@@ -65,7 +65,9 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
     """Show the organization with its usage, projects, keys, limits, credit and statements."""
     row = _read(request, organization_id)
     projects = list(
-        Project.objects.filter(organization=row).order_by("-is_active", NaturalOrder("name"))[: _PROJECTS + 1]
+        Project.objects.filter(organization=row).order_by("-is_active", NaturalOrder("name"), "name")[
+            : _PROJECTS + 1
+        ]
     )
     for project in projects:
         project.organization = row

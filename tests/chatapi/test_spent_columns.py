@@ -101,3 +101,12 @@ def test_staff_without_the_right_to_see_usage_sees_no_amounts(alice: Person, nam
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.add(Permission.objects.get(codename=f"view_{name}"))
     assert "Spent" not in text(client_of(clerk).get(f"/admin/accounts/{name}/"))
+
+
+def test_the_console_shows_such_staff_no_amounts(spenders: list[APIKey]) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.add(Permission.objects.get(codename="view_organization"))
+    organization = spenders[0].project.organization
+    page = text(client_of(clerk).get(f"/console/{organization.pk}/settings"))
+    assert spenders[0].project.name in page
+    assert "30 days" not in page

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from usage import insights
 from usage.insights import Totals
 from usage.pages.overview_cards import Spender
-from usage.pages.overview_form import OverviewForm
+from usage.pages.overview_form import MAX_PAGES, OverviewForm
 
 # So that the page stays below 150 kB.
 GROUPS_PER_PAGE = 50
@@ -47,6 +47,6 @@ def all_groups(form: OverviewForm, whole: Totals) -> AllGroups | None:
         lines,
         count,
         form.groups_url(number - 1) if number > 1 else "",
-        form.groups_url(number + 1) if start + GROUPS_PER_PAGE < count else "",
+        form.groups_url(number + 1) if start + GROUPS_PER_PAGE < count and number < MAX_PAGES else "",
         form.without("groups"),
     )

@@ -15,6 +15,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
@@ -205,7 +206,7 @@ class CreditAdmin(TenantAdmin, ListAdmin):
     available, exact_available = amounts("Available", lambda row: _balance(row) - (row.held_nanodollars or 0))
     list_filter = ["is_required"]
     list_select_related = ["organization"]
-    ordering = ["organization__name"]
+    ordering = [NaturalOrder("organization__name")]
 
     def get_form(
         self, request: HttpRequest, obj: Credit | None = None, change: bool = False, **kwargs: Any
@@ -268,7 +269,7 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]
     list_select_related = ["organization"]
-    ordering = ["organization__name", "-effective_from"]
+    ordering = [NaturalOrder("organization__name"), "-effective_from"]
     begins = time_column("From", "effective_from", ordering="effective_from")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from django.utils.http import urlencode
 
 from accounts import access
 from accounts.models import APIKey, Organization, Project
-from accounts.natural_order import NaturalOrder
 from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
@@ -358,7 +357,7 @@ class UsageFilterForm(forms.Form):
         """Return the organizations of which a member of several chooses one; none for others."""
         if self.pages.organization or len(access.organizations_of(self.person) or ()) < 2:
             return []
-        return list(access.seen_by(self.person, Organization.objects.order_by(NaturalOrder("name"))))
+        return list(access.seen_by(self.person, Organization.objects.all()))
 
     def row(self, name: str) -> Any:
         """Return the organization, project or key that a valid form names; None if there is none."""

@@ -34,7 +34,7 @@ function nameFilters() {
   for (const icon of document.querySelectorAll(".help-tooltip[aria-label]")) icon.role = "img";
 }
 
-// A group of the menu stays as its reader left it; that of the page is open.
+// Keeps each menu group open or closed, as the reader left it. The group of the current page is always open.
 function keepMenuGroups() {
   for (const group of document.querySelectorAll(".menu-group")) {
     const key = `menu: ${group.dataset.group}`;
@@ -57,7 +57,7 @@ addEventListener("load", () => setTimeout(() => {
 }));
 
 // The theme's icons are words in a font of symbols: a screen reader would read "block" before "Revoke". A control that has
-// only icons is called as what it does.
+// only icons gets a name that says what it does.
 const ICON_CONTROLS = { forum: "chatapi", search: "Search", more_horiz: "More actions" };
 
 function hideIcons() {
@@ -67,7 +67,7 @@ function hideIcons() {
     const hasText = [...(control?.childNodes ?? [])].some(
       (node) => node.textContent.trim() && !node.classList?.contains("material-symbols-outlined"));
     const word = icon.textContent.trim();
-    if (control && !hasText && !control.title) control.ariaLabel ??= ICON_CONTROLS[word] ?? word;
+    if (control && !hasText && !control.title) control.ariaLabel ??= ICON_CONTROLS[word] ?? word.replaceAll("_", " ");
   }
 }
 
@@ -76,10 +76,14 @@ addEventListener("DOMContentLoaded", () => {
   new MutationObserver(hideIcons).observe(document.body, { childList: true, subtree: true });
 });
 
-// A dialog's part of a page leaves the title of the page that it is opened on.
+// Opening a dialog keeps the page's title.
 htmx.config.ignoreTitle = true;
 
-// If the session has ended, or the server refuses, there is no dialog: the link leads to the page that says so.
+// If the session has ended, or the server refuses or is away, there is no dialog: the link leads to the page
+// that says so.
+document.addEventListener("htmx:sendError", ({ target }) => {
+  if (target.getAttribute("hx-select") === "#dialog") location.assign(target.href);
+});
 document.addEventListener("htmx:afterOnLoad", ({ target, detail }) => {
   if (target.getAttribute("hx-select") !== "#dialog") return;
   if (detail.xhr.status !== 200 || !document.querySelector("#modal-content #dialog")) location.assign(target.href);

@@ -27,7 +27,8 @@ WRITABLE.set()
 class HTTPRequest(WebRequest):
     """A request and its response, for Daphne and for the application."""
 
-    channel: Any  # an HTTPConnection; None after its socket is closed
+    # An HTTPConnection, until Twisted deletes it at the end of the response or its socket is closed.
+    channel: Any = None
     is_started = False
     _expects_continue = False
 

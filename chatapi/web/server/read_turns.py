@@ -13,7 +13,8 @@ class Reader(Protocol):
     """A socket that is polled."""
 
     client_network: str
-    """The client's IP address; of IPv6 its network."""
+    """The client's IP address; of IPv6 its network. All clients of a proxy are one: a request's head, which
+    names its client, has not been read yet."""
 
     def poll_again(self) -> None:
         """Let the event loop ask again whether the socket may be read."""
@@ -71,7 +72,7 @@ class ReadTurns:
 
     def _end_turn(self) -> None:
         self._is_end_due, self._ends_at = False, None
-        # What is left of the taken ones has nothing to read.
+        # Those of the taken ones that have not read had no data.
         polled, self._late = self._late or self._next(), []
         self._taken = set(polled)
         for reader in polled:

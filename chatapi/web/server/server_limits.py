@@ -14,7 +14,7 @@ class ServerLimits:
     """Connections accepted in one turn of the event loop, 10 ms of work.
 
     The kernel's queue has one order for all clients, so a new client waits for all that came before. Once
-    they are accepted, it waits only for its turn (`ReadTurns`).
+    they are accepted, it waits only for its turn (`ReadTurns`). Processes that share a socket accept 8.
     """
 
     read_seconds_per_turn: float = 0.02
