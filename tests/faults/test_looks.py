@@ -1,6 +1,6 @@
 """What looks find, whichever reaper is killed between finding, writing and sending: one event, one message.
 
-FAULTS=all (`make faults`) takes all 30 runs; the usual run takes one, and two reapers that find the same.
+FAULTS=all (`make faults`) takes all 30 runs, and two reapers that find the same; the usual run takes one.
 """
 
 import json
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.xdist_group("faults-looks"), pytest.mark.timeout(180)]
 ALL = list(product(FINDINGS, OF_EVENTS))
 IS_ALL = os.environ.get("FAULTS") == "all"
 RUNS = ALL if IS_ALL else [("unusual spend", "watch.in_tx")]
-AT_ONCE = list(FINDINGS) if IS_ALL else ["end of outage"]
+AT_ONCE = list(FINDINGS) if IS_ALL else []
 ARMED = [sys.executable, "-m", "tests.faults.armed"]
 PREPARE = """
 from tests.faults import findings
@@ -132,13 +132,12 @@ def test_two_reapers_that_find_the_same_write_one_event(
     found = find(installation, receiver, name, len(RUNS) + AT_ONCE.index(name))
     log = installation.folder / "reaper.log"
     log.unlink(missing_ok=True)
-    start(installation, "watch.before_tx=sleep:4@1;watch.after_commit=kill9@1")
+    start(installation, "watch.before_tx=sleep:20@1;watch.after_commit=kill9@1")
     has_found = partial(armed.strikes, installation, "reaper", "watch.before_tx")
     wait_for(lambda: has_found() == 1, "the first to find it", 60)
-    # The first one has found it, and writes after the second one.
-    installation.send("reaper", signal.SIGSTOP)
+    # The first one has found it, and writes after the second one: stopping its process instead of letting it
+    # sleep could stop another of its threads inside a transaction.
     installation.run("second", [sys.executable, "manage.py", "serve", "--only", "reaper"])
     assert_each_is_one_event_and_one_message(installation, receiver, found)
-    installation.send("reaper", signal.SIGCONT)
     assert installation.processes["reaper"].wait(60) == -signal.SIGKILL  # it has written, too
     assert_each_is_one_event_and_one_message(installation, receiver, found)

@@ -163,13 +163,13 @@ def test_without_metadata_the_overview_says_how_to_keep_it(root: Client, alice: 
 
 
 def test_others_metadata_is_never_seen(of_teams: Callable[..., Generation], charlie: Person) -> None:
-    of_teams({"secret": "plan"})
+    of_teams({"secret": "zeppelin"})
     run(charlie)
     client = client_of(charlie.user)
     for query in ("", "&metadata_key=secret"):
         page = client.get(f"/admin/?group=metadata{query}")
         assert page.context["form"].metadata_keys == []
-        assert "plan" not in page.text
+        assert "zeppelin" not in page.text
 
 
 def test_errors_of_end_users_are_those_of_one_owner(root: Client, alice: Person) -> None:
