@@ -336,7 +336,7 @@ def test_a_list_has_filters_and_actions_and_asks_back(page: Page, installation: 
     page.locator("#result_list a", has_text="live").first.click()
     page.get_by_role("link", name="Disable").click()
     expect(page.get_by_role("heading", name="Disable this key?")).to_be_visible()
-    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("link", name="Back to the key").click()
     expect(page.get_by_role("heading", name="Disable this key?")).to_be_hidden()
 
 
