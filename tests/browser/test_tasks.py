@@ -392,7 +392,7 @@ def test_15_a_developer_tries_a_prompt_and_finds_what_it_cost(browser: Browser, 
     status, statement = house_json(console, f"{spent}/statements/{month}.json")
     assert status == 200
     lines = [line for line in statement["lines"] if line.get("model") == "sandbox"]
-    assert sum(Decimal(line["amount"]["usd"]) for line in lines) == Decimal(cost.removeprefix("$"))
+    assert sum(Decimal(line["amount"]["usd"]) for line in lines) == before + Decimal(cost.lstrip("$"))
     assert console.complaints == []  # type: ignore[attr-defined]
     context.close()
 
