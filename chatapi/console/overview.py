@@ -41,7 +41,8 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         specs = [SumsSpec(each, None, form.chart.filters) for each in compared or ()]
         if form.has_partial_groups:
             specs.append(replace(form.chart, group_by=None))
-        points, totals = insights.series_beside(form.chart, specs)
+        series = insights.series_beside(form.chart, specs)
+    points, totals = series.points, list(series.others)
     chips = form.chips()
     offer_filters(form, console)
     now = totals.pop() if form.has_partial_groups else sum((point.totals for point in points), Totals())
@@ -51,7 +52,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "compared": compared,
         "cards": _cards(form, now, Compared(over, before if before.requests else None)),
         "chart": chart_of(form, points, MAX_COLUMNS),
-        "all_groups": all_groups(form, now),
+        "all_groups": all_groups(form, now, series.listed),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
@@ -109,7 +110,7 @@ def _groups(form: OverviewForm, points: Sequence[Point], all_of: Totals) -> list
     return [
         Spender(
             form.label(form.group_by, label),
-            form.group_url(form.group_by, group_id) if group_id is not None else form.all_groups_url,
+            form.group_url(form.group_by, group_id) if group_id is not None else form.groups_url(),
             totals,
             f"{max(100 * totals.amount_nanodollars / whole, 0):.2f}%",
         )

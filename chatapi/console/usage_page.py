@@ -14,7 +14,7 @@ from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, duration, rate, share
-from usage.insights import Point, Totals
+from usage.insights import Point, Series, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Number, Speed, Speeds, is_searched, percentile, speeds
@@ -74,7 +74,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        grouped, points = _series(form)
+        series = _series(form)
+    grouped, points = series.points, series.others
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     named = {point.group_id for point in grouped if point.group_id is not None}
     found = speeds(spans, form.filters, form.group_by if form.is_grouped else None, named)
@@ -95,7 +96,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "rows": _rows(trends),
         "has_usage": whole.requests > 0,
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
-        "all_groups": all_groups(form, whole),
+        "all_groups": all_groups(form, whole, series.listed),
         "groups": _groups(form, grouped, found),
         "newest_since": form.newest_since(),
         "errors": errors
@@ -122,18 +123,19 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
     return scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
 
 
-def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:
+def _series(form: OverviewForm) -> Series:
     """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
     if form.is_grouped and form.has_partial_groups:
         return insights.series_and_whole(form.chart)
     chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
-    points, _ = insights.series_beside(chart, [])
+    series = insights.series_beside(chart, [])
+    points = series.points
     count_of_groups = max(len(points) // len(form.over.starts()), 1)
     whole = [
         sum((point.totals for point in points[at : at + count_of_groups]), Totals())
         for at in range(0, len(points), count_of_groups)
     ] or [Totals()] * len(form.over.starts())
-    return (points if form.is_grouped else []), whole
+    return replace(series, points=points if form.is_grouped else [], others=whole)
 
 
 def _groups(form: OverviewForm, points: Sequence[Point], found: Speeds) -> list[GroupLine]:

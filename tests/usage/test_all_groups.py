@@ -11,7 +11,7 @@ from tests.admin_pages import client_of
 from tests.cast import Person, run
 from usage.formatting import money
 from usage.models import LedgerEntry
-from usage.pages import all_groups
+from usage.pages import overview_form
 from usage.pricing import Tokens
 
 MODELS = [f"model {number}" for number in range(12)]
@@ -54,7 +54,7 @@ def test_the_group_of_others_leads_to_a_list_of_all(spent: Person, path: str) ->
 
 @pytest.mark.parametrize("path", PAGES)
 def test_many_groups_have_pages(spent: Person, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_groups, "GROUPS_PER_PAGE", 5)
+    monkeypatch.setattr(overview_form, "GROUPS_PER_PAGE", 5)
     seen, page = [], opened(spent, path, "days=1&group=model&groups=1")
     while page.context["all_groups"].next_url:
         assert page.context["all_groups"].count == 12

@@ -17,12 +17,13 @@ from usage.insights.request_sums import metadata_keys
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy
 from usage.insights.sums import (
+    GroupList,
     Point,
     Row,
+    Series,
     SumsSpec,
     Totals,
     by_amount,
-    ranked,
     series,
     series_and_whole,
     series_beside,
@@ -33,10 +34,10 @@ from usage.insights.sums import (
 from usage.models.generations import FAILED
 
 __all__ = [
-    "FAILED", "NEAR_LIMIT", "SEARCHED", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health",
-    "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page", "Percentiles", "Point", "Range",
-    "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
-    "can_rank", "counters", "health", "metadata_keys", "newest_settled",
-    "overview_sums", "parse_range", "ranked", "requests_page", "running", "series", "series_and_whole",
-    "series_beside", "top", "tops", "totals", "with_stored_name",
+    "FAILED", "NEAR_LIMIT", "SEARCHED", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy",
+    "GroupList", "Health", "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page",
+    "Percentiles", "Point", "Range", "RequestFilters", "Row", "RunningGeneration", "Series", "SumsSpec",
+    "Totals", "budgets_near_limit", "by_amount", "can_rank", "counters", "health", "metadata_keys",
+    "newest_settled", "overview_sums", "parse_range", "requests_page", "running", "series",
+    "series_and_whole", "series_beside", "top", "tops", "totals", "with_stored_name",
 ]  # fmt: skip

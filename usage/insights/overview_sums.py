@@ -10,7 +10,19 @@ from usage.insights.first_tokens import Percentiles, percentiles, weighed
 from usage.insights.labels import labels_of
 from usage.insights.range import Range
 from usage.insights.sources import GroupBy
-from usage.insights.sums import MAX_GROUPS, Point, Row, SumsSpec, Totals, by_amount, points_of, sums_of
+from usage.insights.sums import (
+    MAX_GROUPS,
+    GroupList,
+    Point,
+    Row,
+    SumsSpec,
+    Totals,
+    by_amount,
+    listed_of,
+    named_of,
+    points_of,
+    sums_of,
+)
 
 # Groups of a ranking that have a name; the rest are added up by the page.
 _NAMED = 20
@@ -31,6 +43,8 @@ class OverviewSums:
     tops: Mapping[GroupBy, Sequence[Row]]
     """The groups that spent most, at most `_NAMED`."""
     points: Sequence[Point]
+    listed: GroupList | None
+    """The groups that the chart's spec lists."""
     first_token: Percentiles | None
     first_token_compared: Percentiles | None
     first_token_before: Percentiles | None
@@ -62,8 +76,13 @@ def overview_sums(
     found = sums_of(specs)
     by_group = dict(zip(groups, found, strict=False))
     rest = [sum(each.values(), Totals()) for each in found[len(groups) :]]
-    ranked = {group_by: [key for key, _ in by_amount(by_group[group_by])] for group_by in groups if group_by}
-    labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
+    ranked = {group_by: by_amount(by_group[group_by]) for group_by in groups if group_by}
+    of_chart = ranked[chart.group_by] if chart.group_by else []
+    most_named = max(_NAMED, MAX_GROUPS)
+    named = {group_by: [key for key, _ in rows[:most_named]] for group_by, rows in ranked.items()}
+    for group_by, keys in named_of(chart, of_chart).items():
+        named[group_by] = list(dict.fromkeys([*named[group_by], *keys]))
+    labels = labels_of(named)
     speeds: dict[Range, Percentiles | None] = {}
     if not filters.has_days_of_end_user:
         of_samples = zip(samples, rest[len(beside) :], strict=False)
@@ -78,12 +97,12 @@ def overview_sums(
         outcomes=by_group[whole] if whole else {},
         tops={
             group_by: [
-                Row(str(key), labels[group_by, key], by_group[group_by][key])
-                for key in ranked[group_by][:_NAMED]
+                Row(str(key), labels[group_by, key], totals) for key, totals in ranked[group_by][:_NAMED]
             ]
             for group_by in tops
         },
-        points=points_of(chart, ranked.get(chart.group_by, []), labels) if chart.group_by else [],
+        points=points_of(chart, of_chart, labels) if chart.group_by else [],
+        listed=listed_of(chart, of_chart, labels),
         first_token=speeds.get(over),
         first_token_compared=speeds.get(compared[0]) if compared else None,
         first_token_before=speeds.get(compared[1]) if compared else None,

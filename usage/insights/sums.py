@@ -86,6 +86,25 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupList:
+    """Some groups of a chart, in the order of all, and the number of all."""
+
+    rows: Sequence[Row]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A chart's points: by time, then the most expensive group first."""
+
+    points: Sequence[Point]
+    listed: GroupList | None
+    """The groups that the chart's spec lists."""
+    others: Sequence[Totals]
+    """The totals of other specs, or the sums of all requests of each bucket."""
+
+
+@dataclass(frozen=True, slots=True)
 class SumsSpec:
     """What to add up: the requests of a range that match the filters, by group if there is one."""
 
@@ -96,6 +115,8 @@ class SumsSpec:
     """The newest requests of the range, if they are known already."""
     is_overage: bool = False
     """Whether it is about ledger entries over reserved amounts instead."""
+    listed: range | None = None
+    """The places in the order of groups, the most expensive first, of those that are listed by name."""
 
     def sources(self, *, by_start: bool) -> Iterator[Source]:
         """Yield the rollups that cover the range, or its newest requests if rollups know too little."""
@@ -110,6 +131,8 @@ class SumsSpec:
 
 Sums = dict[Any, Totals]
 """Totals by the ids or names of the groups; without groups by None."""
+Ranked = Sequence[tuple[Any, Totals]]
+"""The same, the most expensive group first."""
 _Group = tuple[Any, str | None, str]
 _Buckets = dict[tuple[int, Any], Totals]
 
@@ -153,51 +176,60 @@ def tops(
     }
 
 
-@report
-def ranked(spec: SumsSpec, start: int, count: int) -> tuple[list[Row], int]:
-    """Return `count` groups, the most expensive first, without the first `start`; and the number of all."""
-    assert spec.group_by is not None, "there are groups"
-    found = by_amount(sums_of([spec])[0])
-    chosen = found[start : start + count]
-    labels = labels_of({spec.group_by: [key for key, _ in chosen]})
-    rows = [Row(str(key), labels[spec.group_by, key], totals) for key, totals in chosen]
-    return rows, len(found)
-
-
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
     """Return a point for every bucket and group: by time, then the most expensive group first.
 
     The `MAX_GROUPS` most expensive groups have their own points; the rest are one group, "other". Of end
     users, these are all other requests of the project.
     """
-    return series_beside(SumsSpec(over, group_by, filters or Filters()), [])[0]
+    return list(series_beside(SumsSpec(over, group_by, filters or Filters()), []).points)
 
 
 @report
-def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Point], list[Totals]]:
+def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> Series:
     """Return the chart's points, as `series` does, and the totals of other specs."""
     ranking = [] if chart.group_by is None else [chart]
     found = sums_of([*ranking, *others]) if ranking or others else []
-    ranked = [key for sums in found[: len(ranking)] for key, _ in by_amount(sums)]
-    labels = {} if chart.group_by is None else labels_of({chart.group_by: ranked[:MAX_GROUPS]})
+    ranked = [row for sums in found[: len(ranking)] for row in by_amount(sums)]
+    labels = labels_of(named_of(chart, ranked))
     rest = [sum(sums.values(), Totals()) for sums in found[len(ranking) :]]
-    return points_of(chart, ranked, labels), rest
+    return Series(points_of(chart, ranked, labels), listed_of(chart, ranked, labels), rest)
 
 
 @report
-def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
+def series_and_whole(chart: SumsSpec) -> Series:
     """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
     by error and of the newest requests don't add up to.
     """
-    ranked = [key for key, _ in by_amount(sums_of([chart])[0])]
-    labels = labels_of({chart.group_by: ranked[:MAX_GROUPS]}) if chart.group_by else {}
+    ranked = by_amount(sums_of([chart])[0])
+    labels = labels_of(named_of(chart, ranked))
     groups = _groups_of(chart, ranked, labels)
     own, whole = _sums_by_bucket([chart, replace(chart, group_by=None)], [key for key, _, _ in groups])
-    buckets = range(len(chart.over.starts()))
-    return _points(chart, groups, own), [whole.get((bucket, None), Totals()) for bucket in buckets]
+    sums = [whole.get((bucket, None), Totals()) for bucket in range(len(chart.over.starts()))]
+    return Series(_points(chart, groups, own), listed_of(chart, ranked, labels), sums)
 
 
-def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:
+def named_of(spec: SumsSpec, ranked: Ranked) -> dict[GroupBy, list[Any]]:
+    """Return the groups whose labels a page shows: those of the chart, and those that it lists."""
+    if spec.group_by is None:
+        return {}
+    chosen = [*ranked[:MAX_GROUPS], *(_at(ranked, spec.listed) if spec.listed else ())]
+    return {spec.group_by: list(dict.fromkeys(key for key, _ in chosen))}
+
+
+def listed_of(spec: SumsSpec, ranked: Ranked, labels: Labels) -> GroupList | None:
+    """Return the groups that the spec lists; None if it lists none."""
+    if spec.listed is None or spec.group_by is None:
+        return None
+    rows = [Row(str(key), labels[spec.group_by, key], totals) for key, totals in _at(ranked, spec.listed)]
+    return GroupList(rows, len(ranked))
+
+
+def _at(ranked: Ranked, places: range) -> Ranked:
+    return ranked[places.start : places.stop]
+
+
+def points_of(spec: SumsSpec, ranked: Ranked, labels: Labels) -> list[Point]:
     """Return the points of `series`, from the groups in their order."""
     groups = _groups_of(spec, ranked, labels)
     named = [key for key, _, _ in groups]
@@ -207,11 +239,11 @@ def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Poi
     return _points(spec, groups, sums)
 
 
-def _groups_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[_Group]:
+def _groups_of(spec: SumsSpec, ranked: Ranked, labels: Labels) -> list[_Group]:
     """Return the chart's groups: each with the name in the database, the id and the label."""
     if spec.group_by is None:
         return [(None, None, "all")]
-    groups: list[_Group] = [(key, str(key), labels[spec.group_by, key]) for key in ranked[:MAX_GROUPS]]
+    groups: list[_Group] = [(key, str(key), labels[spec.group_by, key]) for key, _ in ranked[:MAX_GROUPS]]
     return [*groups, *([(None, None, "other")] if len(ranked) > MAX_GROUPS else [])]
 
 

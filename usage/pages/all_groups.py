@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from usage import insights
-from usage.insights import Totals
+from usage.insights import GroupList, Totals
+from usage.pages import overview_form
 from usage.pages.overview_cards import Spender
-from usage.pages.overview_form import MAX_PAGES, OverviewForm
-
-# So that the page stays below 150 kB.
-GROUPS_PER_PAGE = 50
+from usage.pages.overview_form import OverviewForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +22,12 @@ class AllGroups:
     """The URL of the same page without this list."""
 
 
-def all_groups(form: OverviewForm, whole: Totals) -> AllGroups | None:
-    """Return the page of groups that the URL names; None if it names none."""
-    number = form.cleaned_data["groups"]
-    if not number or not form.is_grouped:
+def all_groups(form: OverviewForm, whole: Totals, listed: GroupList | None) -> AllGroups | None:
+    """Return the page of groups that the URL names, which were read with the chart; None if it names none."""
+    if listed is None:
         return None
-    start = (number - 1) * GROUPS_PER_PAGE
-    rows, count = insights.ranked(form.chart, start, GROUPS_PER_PAGE)
+    number, group = form.cleaned_data["groups"], form.group_by
     spent = max(whole.amount_nanodollars, 1)
-    group = form.group_by
     lines = [
         Spender(
             form.label(group, row.label),
@@ -41,12 +35,13 @@ def all_groups(form: OverviewForm, whole: Totals) -> AllGroups | None:
             row.totals,
             f"{min(max(100 * row.totals.amount_nanodollars / spent, 0), 100):.2f}%",
         )
-        for row in rows
+        for row in listed.rows
     ]
+    has_next = number * overview_form.GROUPS_PER_PAGE < listed.count and number < overview_form.MAX_PAGES
     return AllGroups(
         lines,
-        count,
+        listed.count,
         form.groups_url(number - 1) if number > 1 else "",
-        form.groups_url(number + 1) if start + GROUPS_PER_PAGE < count and number < MAX_PAGES else "",
+        form.groups_url(number + 1) if has_next else "",
         form.without("groups"),
     )

@@ -93,7 +93,7 @@ def _reports(
         "cards": shown,
         "has_earlier": any(card.change for card in shown),
         "chart": chart_of(form, sums.points, MAX_COLUMNS),
-        "all_groups": all_groups(form, sums.now),
+        "all_groups": all_groups(form, sums.now, sums.listed),
         "spenders": [(title, spenders(form, sums, group)) for title, group in tables],
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": sums.now.requests > 0,
@@ -165,7 +165,7 @@ def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> 
     for point in points:
         by_group.setdefault(point.group_id, []).append(point)
     groups = [_group(form, points, step) for points in by_group.values()]
-    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text, form.all_groups_url)
+    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text, form.groups_url())
     return replace(chart, step=step)
 
 

@@ -124,7 +124,7 @@ def spenders(form: OverviewForm, sums: OverviewSums, group: GroupBy) -> list[Spe
     rest = all_of - sum((row.totals for row in rows), Totals())
     # Days of end users are full UTC days: they may have more than a part of a day that is compared.
     if group != "error" and rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
-        lines.append(("others", form.all_groups_url if group == form.group_by else "", rest))
+        lines.append(("others", form.groups_url() if group == form.group_by else "", rest))
     whole = max(all_of.amount_nanodollars, 1)
     return [
         Spender(label, url, part, f"{max(100 * part.amount_nanodollars / whole, 0):.2f}%")

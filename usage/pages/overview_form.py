@@ -28,6 +28,8 @@ _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "
 _MAX_KEYS = 12
 # Pages of the list of all groups.
 MAX_PAGES = 1_000
+# So that the page stays below 150 kB.
+GROUPS_PER_PAGE = 50
 # The links to what the chart can be grouped by.
 _GROUPS: Mapping[GroupBy, str] = {
     "organization": "Organization",
@@ -251,7 +253,10 @@ class OverviewForm(UsageFilterForm):
         """Return what the chart shows: of the newest requests if the rollups know too little."""
         is_of_requests = request_sums.are_needed(self.group_by, self.filters)
         newest = self.newest if is_of_requests else None
-        return SumsSpec(self.over, self.group_by, self.with_known_owners(self.filters), newest)
+        number = self.cleaned_data["groups"] if self.is_grouped else None
+        listed = range((number - 1) * GROUPS_PER_PAGE, number * GROUPS_PER_PAGE) if number else None
+        known = self.with_known_owners(self.filters)
+        return SumsSpec(self.over, self.group_by, known, newest, listed=listed)
 
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
@@ -348,12 +353,7 @@ class OverviewForm(UsageFilterForm):
         chosen = self.cleaned_data["measure"]
         return [self._choice(each.title, name == chosen, measure=name) for name, each in MEASURES.items()]
 
-    @property
-    def all_groups_url(self) -> str:
-        """Return the URL of this page with the list of all groups."""
-        return self.groups_url(1)
-
-    def groups_url(self, number: int) -> str:
+    def groups_url(self, number: int = 1) -> str:
         """Return the URL of this page with a page of the list of all groups."""
         return self.link(self.page, self.query | {"groups": number}) + "#all-groups"
 
