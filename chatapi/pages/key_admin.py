@@ -5,7 +5,6 @@ catalog's.
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from django import forms
@@ -20,7 +19,6 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 
 from accounts import access, keys
@@ -32,6 +30,7 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KEY_CHANGED, KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import may_add, panels
+from chatapi.pages.key_question import asked_first
 from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
@@ -71,28 +70,6 @@ class KeyList(ChangeList):
         for row in rows:
             row.activity = activity[row.pk]
         self.result_list = rows
-
-
-def _asked_first(
-    title: str, explanation: str, submit: str, *, is_final: bool = False, **settings: Any
-) -> Callable[[Callable[..., HttpResponse]], Any]:
-    """Make a method a button that asks for confirmation, in a dialog or, opened by its URL, on a page."""
-
-    def decorate(method: Callable[..., HttpResponse]) -> Any:
-        @wraps(method)
-        def ask(self: "APIKeyAdmin", request: HttpRequest, object_id: str) -> HttpResponse:
-            if request.method == "POST":
-                return method(self, request, object_id)
-            question = {"explanation": explanation, "submit": submit, "is_final": is_final}
-            context = self._context(request, self.get_object(request, object_id), title) | question
-            return TemplateResponse(request, "chatapi/key_question.html", context)
-
-        variant = ActionVariant.DANGER if is_final else ActionVariant.DEFAULT
-        asked: Any = action(permissions=["key"], variant=variant, **settings)(ask)
-        asked.dialog = True  # the theme's link shows the page's part "dialog" in a dialog
-        return asked
-
-    return decorate
 
 
 @admin.register(APIKey)
@@ -286,7 +263,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         # By the public part in the form, two people who rotate at once do not end each other's secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
         if not form.is_valid():
-            context = self._context(request, row, "Rotate an API key") | {
+            context = self.page_context(request, row, "Rotate an API key") | {
                 "form": form,
                 "has_previous": row.has_previous(timezone.now()),
             }
@@ -303,7 +280,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         """Show the secret in this response; no message, session or cookie contains it."""
         models = key_snippets.usable_models(row)
         origin = base_url(request)
-        context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
+        context = self.page_context(request, row, "API key created" if is_new else "API key rotated") | {
             "secret": secret,
             "snippets": key_snippets.snippets(row, secret, origin, models),
             "has_model": bool(models),
@@ -313,12 +290,12 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
             request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"}
         )
 
-    def _context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "row": row}
 
     # ---- its life
 
-    @_asked_first(
+    @asked_first(
         "End the old secret now?",
         "Requests with the secret from before the rotation fail within a second. This can't be undone.",
         "End it",
@@ -333,7 +310,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         text = "Only the new secret works now." if ended else "There was no old secret."
         return self._done(request, object_id, text)
 
-    @_asked_first(
+    @asked_first(
         "Disable this key?",
         "Requests with this key fail within a second, and running ones end, until it is enabled again.",
         "Disable",
@@ -344,7 +321,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._switch(request, object_id, is_active=False)
 
-    @_asked_first(
+    @asked_first(
         "Enable this key?",
         "It works again at once.",
         "Enable",
@@ -355,7 +332,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._switch(request, object_id, is_active=True)
 
-    @_asked_first(
+    @asked_first(
         "Revoke this key?",
         "Requests with this key fail within a second. This can't be undone.",
         "Revoke",
