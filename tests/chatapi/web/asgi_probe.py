@@ -191,6 +191,20 @@ async def _pieces(scope: Any, receive: Any, send: Any) -> None:
     watch.ended.set()
 
 
+async def _twice(scope: Any, receive: Any, send: Any) -> None:
+    """Answers, sends the body once more, and notes in `?watch=` what became of that."""
+    watch = watches[_query(scope)["watch"]]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    body = {"type": "http.response.body", "body": b"ok"}
+    await send(body)
+    try:
+        await send(body)
+        watch.end = "dropped"
+    except Exception as error:
+        watch.end = repr(error)
+    watch.ended.set()
+
+
 async def _go_on(scope: Any, receive: Any, send: Any) -> None:
     """Lets `/pieces` go on; answers with what it has so far."""
     watch = watches[_query(scope)["watch"]]
@@ -223,6 +237,7 @@ ROUTES = {
     "/two-pieces": TwoPieces.as_asgi(),
     "/silent": _silent,
     "/pieces": _pieces,
+    "/twice": _twice,
     "/go-on": _go_on,
 }
 echo = Echo.as_asgi()

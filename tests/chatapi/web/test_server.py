@@ -379,6 +379,14 @@ def test_a_failure_in_mid_response_cuts_it_short(probe: Probe) -> None:
     assert not response.is_whole
 
 
+def test_what_is_sent_after_a_response_is_dropped(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/twice?watch=twice")
+        assert client.response().body == b"ok"
+        client.get("/report?watch=twice")
+        assert json.loads(client.response().body)["end"] == "dropped"
+
+
 # Connections
 
 
