@@ -162,6 +162,7 @@ def test_every_page_of_the_reference_is_for_everybody(browser: Browser, installa
         found = {path: complaints_about_content(page, path) for path in page_paths.of_reference()}
     assert not {path: wrong for path, wrong in found.items() if wrong}
     assert len(found) > 300
+    assert page.complaints == []  # type: ignore[attr-defined]
 
 
 def test_pages_before_one_is_in_are_for_everybody(
