@@ -8,7 +8,7 @@ _WORDS = "RTRIM(%(expressions)s, '0123456789')"
 class NaturalOrder(Func):
     """A key for sorting by a column of names: the name, with zeros before the number at its end.
 
-    "team 1" and "team 01" have the same key, so sort by the name, too, where the order must be one. The
+    "team 1" and "team 01" have the same key, so sort by the name, too, where pages follow each other. The
     migration accounts 0011 imports this class.
     """
 
