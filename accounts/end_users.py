@@ -44,11 +44,11 @@ def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
 
 
 def hash_names(project_id: int, rows: Iterable[EndUser]) -> None:
-    """Rename these end users to the digests of their names; they are those of the project with limits.
+    """Rename these end users, which are the project's end users with limits, to the digests of their names.
 
-    A name that is a digest already stays, as long names are; so does a name whose digest has limits of its
-    own. An end user without limits that has the digest, because the project hashed names before, gets the
-    name in exchange.
+    A name that is a digest already, as every long name is, stays; so does a name whose digest has its own
+    limits. If an end user without limits has the digest, because the project hashed names before, the two
+    swap names.
     """
     limited = list(rows)
     renamed = {digest(row.name): row for row in limited if not _DIGEST.fullmatch(row.name)}

@@ -33,7 +33,7 @@ class _Count:
     failures: int = 0
     """As this process knows them: its own, and the others' as of the last exchange."""
     new: int = 0
-    """Those of them that Redis does not have yet."""
+    """The failures that Redis does not have yet."""
 
 
 class FailedAttempts:

@@ -1,7 +1,7 @@
-"""Tells what trusted proxies say of a request: its client's IP, and the scheme and host that the client used.
+"""Reads the client's IP, scheme and host from the headers of trusted proxies.
 
-They say it in `X-Forwarded-For`, `-Proto` and `-Host`, or in `Forwarded` (RFC 7239). Each proxy appends its
-words at the end, and all in front of those may be the client's own. `Forwarded` counts only in a request
+Proxies send `X-Forwarded-For`, `-Proto` and `-Host`, or `Forwarded` (RFC 7239). Each proxy appends its values
+at the end; the client may have written all values before them. `Forwarded` counts only in a request
 without any `X-Forwarded-…`: a proxy that writes one kind passes on the other as its client has sent it.
 """
 
@@ -22,7 +22,7 @@ _NODE = re.compile(r"\[([^\]]+)\](?::\w+)?|([0-9.]+)(?::\w+)?")
 
 
 class Forwarded(NamedTuple):
-    """What is known of a request's client."""
+    """The IP, scheme and host of a request's client."""
 
     ip: str
     """The nearest IP that is not a trusted proxy's."""
@@ -33,7 +33,7 @@ class Forwarded(NamedTuple):
 
 
 def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Sequence[str]) -> Forwarded:
-    """Return what the proxies say; `headers` have their names in lower case."""
+    """Return the client that the proxies name; `headers` have their names in lower case."""
     if not trusted_proxies or not ip_addresses.is_trusted(peer, trusted_proxies):
         return Forwarded(peer)
     sent: dict[bytes, str] = {}

@@ -21,7 +21,7 @@ def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
 
 
 def network_of(ip: str) -> str:
-    """Return what one client has at least: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
+    """Return the smallest network of one client: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
     found = _parsed(ip)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), 64), strict=False))

@@ -47,7 +47,7 @@ class LimitNumber(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What a request takes, or used, of each thing that is counted by amounts."""
+    """The amount of each countable thing that a request takes, or has used."""
 
     # No defaults: the type checker names each place that makes one when there is another field.
     tokens: int

@@ -86,7 +86,7 @@ def stream_urls() -> list[str]:
 
 
 def shared_url() -> str:
-    """Return the URL of the server with what all processes share."""
+    """Return the URL of the server with the data that all processes share."""
     urls = stream_urls()
     broker_url: str = settings.BROKER_URL
     return urls[0] if len(urls) == 1 else broker_url

@@ -16,7 +16,7 @@ from unfold.admin import ModelAdmin
 
 
 class ListAdmin(ModelAdmin):
-    """A `ModelAdmin` with a list of short pages, which is called as what it lists."""
+    """A `ModelAdmin` with short list pages, whose title is the plural name of the rows."""
 
     list_per_page = 25
     # Numbers beside each filter would ask the database once for each.

@@ -15,7 +15,7 @@ class NamedOrganizationForm(forms.ModelForm):  # type: ignore[type-arg]  # not g
     """An organization, whose new name must differ from all others by more than case."""
 
     person: Any = None
-    """Who changes it, set by the page."""
+    """The person who changes the organization; the page sets it."""
     status = 400
     """The HTTP status of a page with errors."""
 

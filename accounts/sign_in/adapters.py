@@ -1,4 +1,4 @@
-"""What django-allauth asks of us: the rules of every way to sign in, secrets of second factors, providers.
+"""Adapters for django-allauth: the rules of every way to sign in, secrets of second factors, providers.
 
 Every way ends in `AccountAdapter.pre_login`: the password, a passkey, an identity provider, the link of an
 invitation. The pages here are templates of `chatapi/templates/console/`.

@@ -1,4 +1,4 @@
-"""Django's cache for what django-allauth counts: used and wrong codes of second factors.
+"""Django's cache for django-allauth's counts: used and wrong codes of second factors.
 
 These entries are in the Redis that all processes share. Others, such as the results of a search in the admin,
 stay in this process: they hold tenants' rows, and work without Redis.

@@ -68,7 +68,7 @@ def lock(provider_id: int, token: Mapping[str, Any]) -> IdentityProvider:
 
 
 def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, Any]) -> User:
-    """Return the person of these claims, who has a place in the organization afterwards.
+    """Return the person of these claims, and make the person a member of the organization.
 
     `known` is the person who used this account of the provider before. Raises `Refused`.
     """
