@@ -85,7 +85,7 @@ class Dropped(UsageError):
 
 
 class StripeUnavailable(UsageError):
-    """Stripe did not answer, or could not; it may have done what was asked."""
+    """Stripe did not answer, or reported a fault of its own; it may have carried out the request."""
 
 
 class StripeRefused(UsageError):
@@ -105,8 +105,8 @@ READ_ONLY, IDLE_TOO_LONG, TRANSACTION_TOO_LONG = "25006", "25P03", "25P04"
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Return whether Django's error says that the database cannot serve now, rather than that the statement
-    was wrong, so that the statement may succeed later.
+    """Return whether the error means that the database cannot serve now and the statement may succeed later;
+    otherwise the statement itself was wrong.
     """
     if isinstance(error, OperationalError | InterfaceError):
         # SQLite's code for a wrong statement, such as one with an unknown column.

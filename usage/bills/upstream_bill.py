@@ -1,11 +1,11 @@
-"""Reads an upstream's bill: what it says we used and owe, by day and model. Pure but for the file.
+"""Reads an upstream's bill: tokens and cost by day and model. Pure, except that it reads the file.
 
 A CSV file has a header with the columns `date` (2026-11-01, UTC), `model`, and any of `requests`,
 `prompt_tokens`, `cached_tokens`, `cache_write_tokens`, `completion_tokens`, `cost_usd`. A JSON file is a
 response of OpenAI's `GET /v1/organization/costs` with daily buckets; grouped by line item it also has models,
 and for some line items quantities of tokens.
 
-Ambiguous bills are refused: a bill that is read as less than it says would agree with wrong books.
+Ambiguous bills are refused: if a part of a bill were not read, the bill could agree with wrong books.
 """
 
 import csv

@@ -45,7 +45,7 @@ def from_json(column: str | None) -> tuple[Candidate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A worker's decision to ask another candidate, written before that one is asked."""
+    """A worker's decision to try another candidate, written before the attempt."""
 
     id: UUID
     fence: int

@@ -131,7 +131,7 @@ class Pulse:
     # From here on, each field is a column of the generation's row, which `beat` writes.
     completion_tokens: int
     deployment: str
-    """The deployment that it runs on; empty before the first one is asked."""
+    """The deployment that it runs on; empty before the first attempt."""
 
 
 _PULSE_FIELDS = tuple(field.name for field in fields(Pulse))

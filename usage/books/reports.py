@@ -1,4 +1,4 @@
-"""Reads of generations: what they used and cost, where they stand, how they ended."""
+"""Reads of generations: their usage, cost, state and outcome."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ class End:
     settled_at: datetime
     settled_ms_ago: int
     model: str
-    """The one that answered, or was the last to be asked."""
+    """The model that answered, or else the last one that was tried."""
 
 
 def waiting_since(min_age_ms: int, limit: int) -> list[tuple[UUID, int, int | None]]:

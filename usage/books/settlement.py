@@ -177,7 +177,7 @@ RETRYABLE_OUTCOMES = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
 
 @dataclass(frozen=True, slots=True)
 class _Posting:
-    """A settlement with its row and what it costs."""
+    """A settlement with its row and its cost."""
 
     row: _Open
     item: Settlement

@@ -1,4 +1,4 @@
-"""What went wrong in a range: the errors of requests that failed, and what was refused, in one statement."""
+"""The failures in a range: errors of requests that failed, and refused requests, in one statement."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

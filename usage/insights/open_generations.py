@@ -23,7 +23,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RunningGeneration:
-    """An open generation. Its tokens are those of its last heartbeat; while queued, `worker` is empty."""
+    """An open generation. Its tokens are as of the last heartbeat; while queued, `worker` is empty."""
 
     id: UUID
     public_id: str

@@ -61,7 +61,7 @@ class Filters:
     metadata_key: str | None = None
     """The key by whose values a report is grouped."""
     is_by_request: bool = False
-    """Whether end users are those of the newest requests, of any project, with what failed."""
+    """Whether end users are counted in the newest requests of any project, with their failures."""
     is_stored_name: bool = False
     """Whether `end_user` is already the stored name, so that no look-up is needed."""
     home_id: int | None = None

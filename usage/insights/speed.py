@@ -61,7 +61,7 @@ class Speeds:
 
 
 def is_searched(filters: Filters) -> bool:
-    """Return whether the newest requests are searched for those that match, for want of an index."""
+    """Return whether no index covers the filters, so that the newest requests are searched for matches."""
     rest = (filters.project_id, filters.model, filters.outcome, filters.error, filters.metadata)
     is_of_a_person = filters.end_user is not None and filters.api_key_id is not None
     return is_of_a_person or any(each is not None for each in rest)
@@ -74,8 +74,8 @@ def speeds(
     group_by: GroupBy | None = None,
     named: Collection[str] = (),
 ) -> Speeds:
-    """Return the speeds between each start and end, and those of the groups with these ids; the filters have
-    an organization or a key.
+    """Return the speeds between each start and end, and the speeds of the groups with these ids; the filters
+    have an organization or a key.
     """
     columns: list[list[Sequence[Any]]] = [[] for _ in edges]
     groups: defaultdict[str | None, list[Sequence[Any]]] = defaultdict(list)

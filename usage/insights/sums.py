@@ -145,7 +145,7 @@ def totals(over: Range, filters: Filters | None = None) -> Totals:
 
 @report
 def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
-    """Return the sums of each spec, in one statement; of end users, those of the most expensive."""
+    """Return the sums of each spec, in one statement; of all end users, only the most expensive."""
     found: list[Sums] = [{} for _ in specs]
     for number, _, group, sums in _read(specs):
         known = found[number].get(group)

@@ -65,7 +65,7 @@ class _Keyed(models.Model):
 
     @classmethod
     def rows(cls, key: LimitKey | BudgetKey) -> "models.QuerySet[Self]":
-        """Return the row with this key; the budgets of a limit's key are those of each of its periods."""
+        """Return the rows with this key; a limit's key selects the budgets of all its periods."""
         return cls._default_manager.filter(**key._asdict())
 
     @classmethod

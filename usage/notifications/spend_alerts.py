@@ -24,8 +24,8 @@ def add(alert: SpendAlert) -> bool:
 
 
 def addresses(alerts: Sequence[SpendAlert]) -> list[list[str]]:
-    """Return for each alert of one organization the addresses of its recipients, without those of people who
-    have left the organization: they get no mail of it.
+    """Return the addresses of each alert's recipients, for alerts of one organization; people who have left
+    the organization get no mail.
     """
     people = {person for alert in alerts for person in alert.recipients}
     organizations = {alert.organization_id for alert in alerts}

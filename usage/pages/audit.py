@@ -88,7 +88,7 @@ class AuditFilterForm(forms.Form):
         return list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
 
     def offer_choices(self, user: access.Person) -> None:
-        """Offer people who may have acted, kinds of rows that pages change, and what is chosen."""
+        """Offer people who may have acted, the kinds of rows that pages change, and the chosen values."""
         known = memberships.known_to(user).filter(is_active=True).order_by("username")
         people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
@@ -144,7 +144,7 @@ def history(request: HttpRequest, app_label: str, model_name: str, object_id: st
 
 
 def line(entry: AuditEntry, url: str, history_url: str) -> Line:
-    """Return the entry as its page shows it; the URLs are those of its object."""
+    """Return the entry as its page shows it, with its object's URLs."""
     return Line(
         entry=entry,
         mood=_MOODS.get(entry.action, "plain" if entry.action.startswith("signed") else ""),

@@ -38,7 +38,7 @@ class BudgetFilterForm(OrganizationFilterForm):
     page = forms.IntegerField(required=False, min_value=1, max_value=_MAX_PAGES, widget=forms.HiddenInput)
 
     def matching(self, rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
-        """Return those of the limits that the form asks for."""
+        """Return the limits that match the form."""
         data = self.cleaned_data
         if data["organization"] is not None:
             rows = access.belonging_to(data["organization"], rows)

@@ -212,7 +212,7 @@ class RowField(forms.Field):
 
 
 def first_mistake(form: forms.Form) -> str:
-    """Return what is wrong with the first parameter of the URL that is wrong."""
+    """Return the error of the first wrong parameter of the URL."""
     name, texts = next(iter(form.errors.items()))
     return f"{name.title()}: {texts[0]}"
 
@@ -272,7 +272,7 @@ class UsageFilterForm(forms.Form):
 
     @property
     def mistake(self) -> str:
-        """Return what is wrong with the URL, in sentences that name the field."""
+        """Return the errors of the URL, in sentences that name the field."""
         return " ".join(
             f"{self[name].label}: {text}" if name in self.fields else str(text)
             for name, texts in self.errors.items()
@@ -297,7 +297,7 @@ class UsageFilterForm(forms.Form):
         return {name: value for name, value in found.items() if name != "days"}
 
     def parameters(self, *names: str) -> dict[str, str]:
-        """Return those of the parameters that are set."""
+        """Return the parameters that are set."""
         return {name: value for name, value in self.query.items() if name in names}
 
     def link(self, name: str, query: Mapping[str, object]) -> str:

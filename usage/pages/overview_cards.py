@@ -42,7 +42,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Sums, and those of the time before, or None if there is nothing to compare with."""
+    """Sums, and the sums of the period before, or None if there is nothing to compare with."""
 
     now: Totals
     before: Totals | None

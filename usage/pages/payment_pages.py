@@ -1,4 +1,4 @@
-"""The admin's pages of payments: what was asked for, what Stripe says, and what is in the ledger."""
+"""The admin's pages of payments: the request, Stripe's answer, and the ledger's entries."""
 
 from typing import Any
 from uuid import UUID
@@ -122,7 +122,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     def render_change_form(
         self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any
     ) -> HttpResponse:
-        """Add what happened, the ledger's entries, and whether Stripe can be asked."""
+        """Add the history, the ledger's entries, and whether Stripe can be asked again."""
         row: Payment | None = kwargs.get("obj")
         if row is not None:
             context |= {
@@ -153,7 +153,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
 
     @display(description="Given back", ordering="returned_cents")
     def returned(self, row: Payment) -> str | None:
-        """Return what was refunded or is disputed at Stripe."""
+        """Return the amount that was refunded or is disputed at Stripe."""
         return _dollars(row.returned_cents) if row.returned_cents else None
 
     @display(description="Receipt")

@@ -1,4 +1,4 @@
-"""The requests that were refused before they began, beside the errors of those that ran."""
+"""The requests that were refused before they began, for the page with the errors of requests that ran."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -123,8 +123,8 @@ def close(day: date, first_tokens: FirstTokens) -> None:
 
 
 def first_open_day(table: type[ClosedDay | ItemizedDay]) -> date:
-    """Return the first day that is not over, and forget those that the table has from then on: they were
-    written because the database's clock was fast for a while.
+    """Return the first day that is not over, and delete the table's rows from that day on: they were written
+    because the database's clock was fast for a while.
     """
     first_open = (database_now() - GRACE).date()
     too_early = table._default_manager.filter(day__gte=first_open)

@@ -18,7 +18,7 @@ COLUMNS = (
     "owed_nanodollars",
 )  # fmt: skip
 _USER_TEXT = ("project", "model")
-# The members of a statement that the rows have, and those that only the other files have.
+# The members of a statement that the rows have, and the members that only JSON and PDF have.
 _IN_ROWS = {"id", "status", "totals", "lines", "credit_notes", "credit"}
 _LEFT_OUT = {
     "object", "organization_id", "organization", "period_start", "period_end", "until", "currency",

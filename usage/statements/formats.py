@@ -16,7 +16,7 @@ class File(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How a statement is written, and as what it is sent."""
+    """A file format of statements: its writer, and the content type that is sent."""
 
     write: Callable[[Reading], bytes]
     content_type: str

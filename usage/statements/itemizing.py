@@ -122,7 +122,7 @@ def write(day: date, items: Mapping[Item, Sums]) -> None:
 
 
 def itemize_anew() -> int:
-    """Itemize all days again whose requests are kept, and those that are missing; return their number.
+    """Itemize all days again whose requests are kept, and all missing days; return the number of days.
 
     They stay itemized meanwhile: a process that itemizes the next day would leave a gap before it.
     """

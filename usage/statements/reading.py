@@ -1,4 +1,4 @@
-"""Statements to be read: those that are issued, and previews of the months that are not closed."""
+"""Reads of statements: issued ones, and previews of months that are not closed."""
 
 from datetime import UTC, date, datetime
 from typing import NamedTuple

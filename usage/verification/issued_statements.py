@@ -111,7 +111,7 @@ assert {*_REPEATED} == _COLUMNS - {"id", "content", "digest", "issued_at"}, "eac
 
 
 def _differences(row: Statement, before: Statement | None) -> Iterator[tuple[str, str]]:
-    """Yield what is expected of the statement and what is found instead."""
+    """Yield each expected value of the statement with the different value that was found."""
     digest = sha256(row.content.encode()).hexdigest()
     if digest != row.digest:
         yield f"content of the digest {row.digest[:16]}", f"its digest is {digest[:16]}"

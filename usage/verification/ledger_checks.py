@@ -1,4 +1,4 @@
-"""The record of checks of the books: those of `verifyledger`, and one that a reaper makes each hour.
+"""The record of checks of the books: by `verifyledger`, and by a reaper each hour.
 
 The hourly check looks at the last days, one invariant at a time, each in its own snapshot and within the
 time limit of reads.
@@ -30,7 +30,7 @@ _OPEN = Q(differences__gt=0, resolved_at__isnull=True)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a check: how far it looked back, and what it found."""
+    """The result of a check: the extent that it covered, and its differences."""
 
     check: LedgerCheck
     since: datetime | None
