@@ -317,15 +317,15 @@ def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.Monk
     f"A `Retry-After` of more than {retries.MAX_RETRY_AFTER_S:g} s is left to the client",
     f"each request adds {IN_WORDS.get(retries.SHARE)} of an attempt to its model's budget",
     f"its model's budget, which holds at most {IN_WORDS.get(retries.BURST)}.",
-    f"the budget can owe {IN_WORDS.get(retries.MAX_DEBT)} attempts",
+    f"The budget can owe {IN_WORDS.get(retries.MAX_DEBT)} attempts",
     f"more than {1 + retries.SHARE:g} times the requests",
     f"so {IN_WORDS.get(retries.SHARE)} of each is {IN_WORDS.get(retries.SHARE)} of the whole",
-    f"except for one request every {health.REST_S:g} s",
+    f"Each worker makes an exception for one request every {health.REST_S:g} s",
     f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
-    f"`retries` allow, {IN_WORDS.get(USUAL_RETRIES)} times if nothing else is set",
-    f"the deployment that is asked again allow, {IN_WORDS.get(USUAL_RETRIES)} if nothing else is set",
-    f"| `retries` | {USUAL_RETRIES} | a request is not repeated here once it has been repeated this often,",
-    f"this often, at any deployment; 0: never, at most {MAX_RETRIES} |",
+    f"`retries` allow, by default {IN_WORDS.get(USUAL_RETRIES)} times",
+    f"The limit of `retries`, by default {IN_WORDS.get(USUAL_RETRIES)}, holds for all models together",
+    f"| `retries` | {USUAL_RETRIES} | a request that was already repeated this often, at any deployment,",
+    f"is not repeated at this one; at most {MAX_RETRIES}; 0: never |",
 ])  # fmt: skip
 def test_the_document_has_the_waits_and_the_numbers(sentence: str) -> None:
     assert sentence in DOCUMENT
