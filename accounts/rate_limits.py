@@ -187,6 +187,7 @@ class RateLimits:
             took = (charge.key, charge.most, charge.window_us, charge.mark, charge.amount)
             charges.append((*took, charge.amount if amounts is None else amounts.of(charge.counts)))
         operation = ("release", reservation.id.hex, reservation.leases, charges)
+        # A loop of its own, because a timeout ends it and other errors of Redis do not.
         for wait_s in RELEASE_AFTER_S:
             await asyncio.sleep(wait_s)
             try:

@@ -5,7 +5,7 @@ that survives cancellation.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ async def repeat(
 
 
 async def retry(
-    call: Callable[[], Awaitable[Result]], waits_s: Sequence[float], errors: tuple[type[Exception], ...]
+    call: Callable[[], Awaitable[Result]], waits_s: Iterable[float], errors: tuple[type[Exception], ...]
 ) -> Result:
     """Return what the call returns, repeating it after each wait while it raises one of `errors`.
 

@@ -3,7 +3,7 @@
 The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
 
     web       keep, keep_again, cancel, cancel_all, connected_workers, state, delete
-              presence, read_inbox, tail, replay, last_seq, has_job, has_log
+              presence, read_inbox, read_logs, tail, replay, last_seq, has_job, has_log
     worker    jobs, publish, cancellations, cancelled_among, signs_of_life
     pages     cancel, connected_workers, is_answering
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store

@@ -84,6 +84,14 @@ class DeltaStream(Protocol):
         """
         ...
 
+    async def read_logs(
+        self, after: Mapping[UUID, bytes], *, block_ms: int | None
+    ) -> dict[UUID, list[Frame]]:
+        """Return the next frames of these generations' logs behind the named entries (empty: from the
+        start), of those that have some; wait for the first, or with None for nothing. A seal has no batch.
+        """
+        ...
+
     def presence(
         self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
     ) -> Presence:

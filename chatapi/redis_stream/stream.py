@@ -40,6 +40,9 @@ PAGE_ENTRIES = 256
 INBOX_ENTRIES, MOST_INBOX_ENTRIES = 8, 32
 INBOX_BYTES = 64 << 10
 
+# About how much of several logs is read at once, and the most entries of each.
+LOGS_BYTES, MOST_LOG_ENTRIES = 256 << 10, 32
+
 # How many generations are cancelled with one write, which takes a millisecond.
 CANCELLED_AT_ONCE = 64
 
@@ -63,9 +66,10 @@ class RedisStream:
         self._ttl_ms = ttl_ms
         self._request_ttl_ms = queue_ttl_ms + RUN_TTL_MS
         # A connection each: a read that waits must not hold up what is published.
-        connections = [DedicatedConnection(redis) for _ in range(4)]
-        self._keeping, self._publishing, self._reading, self._asking = connections
+        connections = [DedicatedConnection(redis) for _ in range(5)]
+        self._keeping, self._publishing, self._reading, self._following, self._asking = connections
         self._inbox_entries = INBOX_ENTRIES
+        self._log_entry_bytes = LOGS_BYTES
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
@@ -175,6 +179,27 @@ class RedisStream:
             fitting = len(entries) * INBOX_BYTES // sum(len(frames) for _, (_, frames) in entries)
             self._inbox_entries = max(INBOX_ENTRIES, min(fitting, MOST_INBOX_ENTRIES))
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
+
+    async def read_logs(
+        self, after: Mapping[UUID, bytes], *, block_ms: int | None
+    ) -> dict[UUID, list[Frame]]:
+        keys = {self.key("log", generation_id.hex).encode(): generation_id for generation_id in after}
+        # As in `read_inbox`: few entries, unless the read before has found small ones.
+        entry_bytes, self._log_entry_bytes = self._log_entry_bytes, LOGS_BYTES
+        count = max(1, min(LOGS_BYTES // entry_bytes // len(keys), MOST_LOG_ENTRIES))
+        waiting: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
+        positions = [name or b"0" for name in after.values()]
+        with redis_errors():
+            found = await self._following.call(
+                "XREAD", "COUNT", count, *waiting, "STREAMS", *keys, *positions
+            )
+        logs = {
+            keys[key]: [_log_frame(name, batch) for name, (_, batch) in entries]
+            for key, entries in (found or {}).items()
+        }
+        if sizes := [len(frame.batch) for frames in logs.values() for frame in frames]:
+            self._log_entry_bytes = max(1, sum(sizes) // len(sizes))
+        return logs
 
     def presence(
         self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
@@ -319,3 +344,8 @@ class RedisStream:
         async with in_time():
             channels = cast(list[bytes], await self._redis.pubsub_channels(f"{prefix}*"))
         return {channel.decode().removeprefix(prefix) for channel in channels}
+
+
+def _log_frame(name: bytes, batch: bytes) -> Frame:
+    fence, _, first_seq = name.partition(b"-")
+    return Frame(b"", int(first_seq), batch, int(fence))

@@ -169,6 +169,7 @@ class Rates:
 
     async def _end(self, generation_id: UUID) -> reports.End | None:
         """Return how a generation ended, once it has; None if it never does."""
+        # Not `retry`: an end that has not come yet is no error.
         for wait_s in ASK_BOOKS_S:
             try:
                 end = await self._end_of(generation_id)

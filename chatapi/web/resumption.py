@@ -7,10 +7,11 @@ next delta would get the same one, and a client that resumes behind it would mis
 
 import re
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 from uuid import UUID
 
-from chatapi.web.following.follower import LogFollower
+from chatapi.web.following.follower import Follower
 from chatapi.web.relay import Authorize, Pace, relay
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
@@ -121,9 +122,8 @@ async def remainder(
                 yield frames
 
 
-def _follower(services: Services, row: Generation | Admission) -> LogFollower:
-    stream = services.streams.of(row.id)
-    return LogFollower(row.id, row.organization_id, stream, services.turns, services.log_readers)
+def _follower(services: Services, row: Generation | Admission) -> AbstractContextManager[Follower]:
+    return services.inboxes.of(row.id).resuming(row.id, row.organization_id)
 
 
 def _numbered(encoder: Encoder, deltas: Iterable[tuple[int, AnyDelta]], after: Position) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -72,8 +71,6 @@ class Services:
         self._redis = RedisServers()
         self.streams, shared = self._redis.streams, self._redis.shared
         self.turns = FairTurns()
-        self.log_readers: Counter[int] = Counter()
-        """The number of logs that are followed, by organization."""
         # A follower looks at the time once in a tick, so a tick is never longer than the keep-alive's
         # interval.
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000

@@ -4,9 +4,8 @@ import asyncio
 import re
 import time
 import tracemalloc
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
@@ -37,9 +36,10 @@ from chatapi.redis_client import connect
 from chatapi.redis_servers import stream_servers
 from chatapi.redis_stream import RedisPresence, RedisStream
 from chatapi.redis_stream import stream as stream_module
-from chatapi.web.following import inbox as module
-from chatapi.web.following.follower import Follower, LogFollower
-from chatapi.web.following.inbox import PART_FRAMES, Inbox, InboxFollower
+from chatapi.web.following import follower as module
+from chatapi.web.following import log_feed
+from chatapi.web.following.follower import PART_FRAMES, Follower
+from chatapi.web.following.inbox import Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chaos_proxy import Blackhole, ChaosProxy, Stall
@@ -84,7 +84,7 @@ async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
 
 
 @pytest.fixture
-async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> InboxFollower:
+async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> Follower:
     """Return a follower that may keep hardly anything waiting."""
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
     return inbox.follow(identity.new_id(), 1)
@@ -215,7 +215,7 @@ async def test_small_deltas_that_wait_here_take_little_memory(inbox: Inbox) -> N
 
 
 async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_again(
-    stream: DeltaStream, slow_follower: InboxFollower
+    stream: DeltaStream, slow_follower: Follower
 ) -> None:
     for seq in range(1, 10):
         await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
@@ -231,7 +231,7 @@ async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_agai
 
 
 async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
-    stream: DeltaStream, slow_follower: InboxFollower
+    stream: DeltaStream, slow_follower: Follower
 ) -> None:
     for seq in range(1, 10):
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
@@ -304,12 +304,74 @@ async def test_a_failure_behind_lost_deltas_keeps_its_number(stream: DeltaStream
         assert await stream.tail(generation_id, b"", seq) == (b"1-12", ([lost], 12))
     assert await stream.replay(generation_id, 12) == ([], 12)
     assert await stream.tail(generation_id, b"", 12) == (b"1-12", ([], 12))
-    polling = LogFollower(generation_id, 1, stream, FairTurns(), Counter())
     catching_up, fed = (inbox.follow(generation_id, 1) for _ in range(2))
     fed.feed(Frame(b"", 12, deltas.encode([lost])))
-    assert await polling.next() == await catching_up.catch_up() == await fed.next() == [lost]
-    assert (polling.seq, catching_up.seq, fed.seq) == (12, 12, 12)
-    assert await fed.next() == await polling.next() == await catching_up.catch_up() == []
+    with inbox.resuming(generation_id, 1) as resuming:
+        assert await resuming.next() == await catching_up.catch_up() == await fed.next() == [lost]
+        assert (resuming.seq, catching_up.seq, fed.seq) == (12, 12, 12)
+        assert await fed.next() == await resuming.next() == await catching_up.catch_up() == []
+
+
+async def test_a_client_that_resumes_is_fed_from_where_the_log_ended(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 2), inbox="")])
+    with inbox.resuming(generation_id, 1) as follower:
+        assert await follower.next() == texts(1, 2)
+        assert await follower.next() == []
+        await stream.seal(generation_id, 2)  # an entry without deltas
+        await stream.publish([entry(generation_id, 3, texts(3, 3), inbox="", fence=2)])
+        await stream.publish([entry(generation_id, 4, [END], inbox="", fence=2)])
+        assert await to_the_end(follower) == [*texts(3, 3), END]
+    assert not inbox._log_feed._logs
+
+
+async def test_a_client_that_resumes_gets_no_batch_of_another_version(
+    redis: Redis, stream: RedisStream, inbox: Inbox
+) -> None:
+    generation_id = identity.new_id()
+    with inbox.resuming(generation_id, 1) as follower:
+        assert await follower.next() == []
+        await redis.xadd(stream.key("log", generation_id.hex), {"d": b"\xc1"}, id="1-1")
+        with pytest.raises(StreamLost):
+            await to_the_end(follower)
+
+
+async def test_a_follower_that_joins_farther_back_misses_nothing(stream: DeltaStream, inbox: Inbox) -> None:
+    generation_id = identity.new_id()
+    with inbox.resuming(generation_id, 1) as first, inbox.resuming(generation_id, 1) as second:
+        assert await first.next() == await second.next() == []
+        reading = inbox._log_feed._logs[generation_id]
+        await stream.publish([entry(generation_id, seq, texts(seq, seq), inbox="") for seq in range(1, 4)])
+        while first.seq < 3:
+            await first.next()
+        inbox._log_feed.remove(second)
+        second._arrived.clear()  # as if it had read the log to its end just before the deltas came
+        inbox._log_feed.add(second)
+        assert reading.read_up_to == b""
+        await stream.publish([entry(generation_id, 4, [END], inbox="")])
+        assert await to_the_end(first) == [END]
+        assert await to_the_end(second) == [*texts(1, 3), END]
+    assert not inbox._log_feed._logs
+
+
+async def test_many_followed_logs_have_turns_by_organization(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_feed, "READ_AT_ONCE", 4)
+    followers = []
+    with ExitStack() as clients:
+        for number in range(12):
+            resuming = inbox.resuming(identity.new_id(), 1 if number else 2)
+            followers.append(clients.enter_context(resuming))
+        for follower in followers:
+            assert await follower.next() == []
+        turns = [[log.id for log in inbox._log_feed._turn()] for _ in range(6)]
+        assert all(len(turn) == 4 and followers[0].id in turn for turn in turns)
+        assert {follower.id for follower in followers} == {each for turn in turns for each in turn}
+        await stream.publish([entry(follower.id, 1, [END], inbox="") for follower in followers])
+        assert [await to_the_end(follower) for follower in followers] == [[END]] * 12
 
 
 async def test_a_request_to_stop_counts_although_its_caller_leaves(stream: DeltaStream) -> None:

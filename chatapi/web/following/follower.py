@@ -1,28 +1,54 @@
-"""A client's view of one generation, read from the generation's log."""
+"""A client's view of one generation: fed with its deltas, and read from its log where some are missing."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable
-from typing import ClassVar, Self, TypeVar
+from itertools import accumulate
+from typing import ClassVar, Protocol, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from accounts import loop_clock
-from chatapi.delta_stream import DeltaStream, Rest, StreamLost, StreamUnavailable, in_time
+from chatapi.delta_stream import DeltaStream, Frame, Rest, StreamLost, StreamUnavailable, in_time
 from chatapi.fair_turns import FairTurns
+from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
 
-POLL_S = 0.05
-# Added between two reads of a log for each log that the same organization follows: beyond 50, more logs cost
-# no more than 50 do.
-POLL_S_EACH = 0.001
+# How long a follower waits after the server has failed to answer.
+RETRY_S = 0.05
 # How long the server may take to answer when it has just failed to.
 PROBE_S = 1.0
 # About how many deltas of a log are read at once.
 PAGE_DELTAS = 128
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 64
+PART_FRAMES = 64
+# The most of a backlog that is decoded at once, so that other streams have their turn in between, and that a
+# client that does not read has few deltas in memory: decoded, they take ten times the bytes.
+PART_BYTES = 2_048
+# The usual size of a delta: how much work a batch is can be estimated before it is decoded.
+DELTA_BYTES = 32
+# What a frame takes in memory beside its batch.
+FRAME_BYTES = 224
+# The most that waits here for a client that does not read. Beyond this, the log has it.
+MOST_WAITING_BYTES = 32 << 10
 
 Answer = TypeVar("Answer")
+
+
+class Source(Protocol):
+    """Feeds the followers of one server of streams (`Inbox`)."""
+
+    stream: DeltaStream
+    turns: FairTurns
+    tick_s: float
+    """The longest silence after which it wakes a follower."""
+
+    def check(self, follower: "Follower") -> None:
+        """Raise `StreamLost` when the server has been out of reach for too long."""
+
+    def feed_from_log(self, follower: "Follower") -> None:
+        """Feed the follower from now on with what is written behind `read_up_to`."""
 
 
 class Follower:
@@ -30,52 +56,123 @@ class Follower:
 
     LOST_AFTER_S: ClassVar[float] = 4.0
     """How long the server may fail to answer before the stream ends."""
-    is_owner: ClassVar[bool]
-    """Whether its client has sent the request: if that stream ends early, nobody waits for the rest."""
-    tick_s: float = POLL_S
-    """The longest silence after which `next` returns."""
 
-    def __init__(
-        self, generation_id: UUID, organization_id: int, stream: DeltaStream, turns: FairTurns
-    ) -> None:
+    def __init__(self, generation_id: UUID, organization_id: int, source: Source, *, is_owner: bool) -> None:
+        """`is_owner`: its client has sent the request, and the source feeds it from the first delta on. Any
+        other follower begins with the log.
+        """
         self.id = generation_id
+        self.organization_id = organization_id
+        self.is_owner = is_owner
+        """If that client's stream ends early, nobody waits for the rest."""
         self.seq = 0
         """The number of the last delta handed out."""
-        self._organization_id = organization_id
-        self._stream = stream
-        self._turns = turns
-        # The name of the last log entry handed out.
-        self._read_up_to = b""
+        self.read_up_to = b""
+        """The name of the last log entry handed out."""
+        self.began_at = loop_clock.monotonic()
+        self.tick_s = source.tick_s
+        """The longest silence after which `next` returns."""
+        self._source = source
+        self._reads_log = not is_owner
         self._page_entries = 1
         self._failing_since: float | None = None
+        self._arrived: list[Frame] = []
+        # Of all that has arrived but the first frame, which is usually the only one.
+        self._waiting_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, frame: Frame) -> None:
+        if not self._arrived:
+            self._arrived.append(frame)
+            self.wake()
+            return
+        self._waiting_bytes += FRAME_BYTES + len(frame.batch)
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            # The newest frame stays: its number shows that others are missing.
+            self._arrived.clear()
+            self._waiting_bytes = 0
+        self._arrived.append(frame)
+
+    def wake(self) -> None:
+        """Let `next` return early."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> list[AnyDelta]:
-        """Return the deltas that have come since the last call, a part of them if they are many; nothing
-        after `tick_s` of silence.
+        """Return the deltas that have come since the last call, of a backlog a part; nothing at the end of
+        what the log held, after `tick_s` of silence, and when `wake` is called.
 
         Raises `StreamLost` when deltas are lost or the server stays away, `StreamUnavailable` when the
         next call may succeed.
         """
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """Let `next` return early."""
+        if self._reads_log:
+            page = await self._next_page()
+            if not page:
+                self._reads_log = False
+                self._source.feed_from_log(self)
+            return page
+        if not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if not self._arrived:
+            self._source.check(self)
+            return []
+        if self._arrived[0].first_seq > self.seq + 1:
+            if missed := await self._next_page():
+                return missed
+            # A frame is in the log before it is fed.
+            raise StreamLost("a part of the log is lost")
+        part = self._take_part()
+        units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
+        if not self._source.turns.try_take(units):
+            await self._source.turns.wait(self.organization_id, units)
+        return self._decode(part)
 
     async def catch_up(self) -> list[AnyDelta]:
         """Return all that the log holds beyond `seq`. Raises as `next`, also if the log ends before `seq`."""
-        missed, self.seq = await self._answer(self._stream.replay(self.id, self.seq))
+        missed, self.seq = await self._answer(self._source.stream.replay(self.id, self.seq))
         return missed
+
+    def _take_part(self) -> list[Frame]:
+        """Remove and return the first frames of the backlog."""
+        backlog, self._arrived, self._waiting_bytes = self._arrived, [], 0
+        if len(backlog) == 1:
+            return backlog
+        sizes = accumulate(len(frame.batch) for frame in backlog[:PART_FRAMES])
+        count = max(1, sum(1 for size in sizes if size <= PART_BYTES))
+        self._put_back(backlog[count:])
+        return backlog[:count]
+
+    def _put_back(self, frames: list[Frame]) -> None:
+        self._arrived[:0] = frames
+        self._waiting_bytes += sum(FRAME_BYTES + len(frame.batch) for frame in frames)
+
+    def _decode(self, part: list[Frame]) -> list[AnyDelta]:
+        """Return the new deltas of these frames up to a gap, and put back the frames behind it."""
+        found: list[AnyDelta] = []
+        for number, frame in enumerate(part):
+            if frame.first_seq > self.seq + 1:
+                self._put_back(part[number:])
+                break
+            try:
+                fresh = deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]
+            except msgspec.DecodeError as error:
+                raise StreamLost(f"a frame can't be read: {error}") from error
+            self.seq += len(fresh)
+            self.read_up_to = frame.name
+            found += fresh
+        return found
 
     async def _next_page(self) -> list[AnyDelta]:
         """Return the next deltas of the log; nothing at its end."""
         found, last_seq = Rest([], self.seq)
         before = None
-        while not found and self._read_up_to != before:  # an entry may hold nothing new
-            before = self._read_up_to
-            self._read_up_to, (found, last_seq) = await self._answer(
-                self._stream.tail(self.id, before, self.seq, most_entries=self._page_entries)
+        while not found and self.read_up_to != before:  # an entry may hold nothing new
+            before = self.read_up_to
+            self.read_up_to, (found, last_seq) = await self._answer(
+                self._source.stream.tail(self.id, before, self.seq, most_entries=self._page_entries)
             )
-        await self._turns.take(self._organization_id, 1 + len(found))
+        await self._source.turns.take(self.organization_id, 1 + len(found))
         if found:
             # A page stays in memory while its client does not read: where entries are large, it has few.
             fitting_entries = self._page_entries * PAGE_DELTAS // len(found)
@@ -96,43 +193,7 @@ class Follower:
                 self._failing_since = began
             if loop_clock.monotonic() - self._failing_since > self.LOST_AFTER_S:
                 raise StreamLost(str(error)) from error
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(RETRY_S)
             raise
         self._failing_since = None
         return answer
-
-
-class LogFollower(Follower):
-    """Polls the log: a blocked read would hold a connection for each of the few clients that resume.
-
-    Use it as a context manager.
-    """
-
-    is_owner = False
-
-    def __init__(
-        self,
-        generation_id: UUID,
-        organization_id: int,
-        stream: DeltaStream,
-        turns: FairTurns,
-        log_readers: Counter[int],
-    ) -> None:
-        """`log_readers` counts the logs that are followed for each organization."""
-        super().__init__(generation_id, organization_id, stream, turns)
-        self._log_readers = log_readers
-
-    def __enter__(self) -> Self:
-        self._log_readers[self._organization_id] += 1
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._log_readers[self._organization_id] -= 1
-
-    async def next(self) -> list[AnyDelta]:
-        """Return the next page of the log, or nothing. Raises as `Follower.next`."""
-        found = await self._next_page()
-        if not found:
-            self.tick_s = max(POLL_S, self._log_readers[self._organization_id] * POLL_S_EACH)
-            await asyncio.sleep(self.tick_s)
-        return found

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from contextlib import suppress
-from itertools import accumulate
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
 from accounts import loop_clock
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import (
     DeltaStream,
-    Frame,
     Presence,
     StreamLost,
     StreamUnavailable,
@@ -18,106 +17,17 @@ from chatapi.delta_stream import (
 )
 from chatapi.fair_turns import FairTurns
 from chatapi.web.following.follower import PROBE_S, Follower
-from chatapi.wire import deltas
-from chatapi.wire.deltas import AnyDelta
+from chatapi.web.following.log_feed import LogFeed
 
 log = logging.getLogger(__name__)
 
 # How many followers a tick wakes in one turn of the loop: thousands would hold up the streams of others.
 WOKEN_AT_ONCE = 128
-PART_FRAMES = 64
-# The most of a backlog that is decoded at once, so that other streams have their turn in between, and that a
-# client that does not read has few deltas in memory: decoded, they take ten times the bytes.
-PART_BYTES = 2_048
-# The usual size of a delta: how much work a batch is can be estimated before it is decoded.
-DELTA_BYTES = 32
-# What a frame takes in memory beside its batch.
-FRAME_BYTES = 224
-# The most that waits here for a client that does not read. Beyond this, the log has it.
-MOST_WAITING_BYTES = 32 << 10
-
-
-class InboxFollower(Follower):
-    """The follower of the client that sent the request: the inbox feeds it, and it reads the log only where
-    frames are missing.
-    """
-
-    is_owner = True
-
-    def __init__(self, generation_id: UUID, organization_id: int, inbox: "Inbox") -> None:
-        super().__init__(generation_id, organization_id, inbox.stream, inbox.turns)
-        self.began_at = loop_clock.monotonic()
-        self.tick_s = inbox.tick_s
-        self._inbox = inbox
-        self._arrived: list[Frame] = []
-        # Of all that has arrived but the first frame, which is usually the only one.
-        self._waiting_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-
-    def feed(self, frame: Frame) -> None:
-        if not self._arrived:
-            self._arrived.append(frame)
-            self.wake()
-            return
-        self._waiting_bytes += FRAME_BYTES + len(frame.batch)
-        if self._waiting_bytes > MOST_WAITING_BYTES:
-            # The newest frame stays: its number shows that others are missing.
-            self._arrived.clear()
-            self._waiting_bytes = 0
-        self._arrived.append(frame)
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self) -> list[AnyDelta]:
-        """Return the deltas that have come since the last call, of a backlog a part; nothing when the inbox
-        ticks or `wake` is called. Raises as `Follower.next`.
-        """
-        if not self._arrived:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if not self._arrived:
-            self._inbox.check(self)
-            return []
-        if self._arrived[0].first_seq > self.seq + 1:
-            if missed := await self._next_page():
-                return missed
-            # A frame is in the log before it is in the inbox.
-            raise StreamLost("a part of the log is lost")
-        part = self._take_part()
-        units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
-        if not self._turns.try_take(units):
-            await self._turns.wait(self._organization_id, units)
-        found: list[AnyDelta] = []
-        for number, frame in enumerate(part):
-            if frame.first_seq > self.seq + 1:
-                self._put_back(part[number:])
-                break
-            fresh = deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]
-            self.seq += len(fresh)
-            self._read_up_to = frame.name
-            found += fresh
-        return found
-
-    def _take_part(self) -> list[Frame]:
-        """Remove and return the first frames of the backlog."""
-        backlog, self._arrived, self._waiting_bytes = self._arrived, [], 0
-        if len(backlog) == 1:
-            return backlog
-        sizes = accumulate(len(frame.batch) for frame in backlog[:PART_FRAMES])
-        count = max(1, sum(1 for size in sizes if size <= PART_BYTES))
-        self._put_back(backlog[count:])
-        return backlog[:count]
-
-    def _put_back(self, frames: list[Frame]) -> None:
-        self._arrived[:0] = frames
-        self._waiting_bytes += sum(FRAME_BYTES + len(frame.batch) for frame in frames)
 
 
 class Inbox:
     """The one reader of a web process: takes each tick's entry apart and hands the batches to their
-    followers.
+    followers. Followers of other requests get theirs from the logs (`LogFeed`).
     """
 
     RETRY_S = 0.2
@@ -130,7 +40,9 @@ class Inbox:
         self.tick_s = tick_s
         self.turns = turns
         self.stream = stream
-        self._followers: dict[bytes, InboxFollower] = {}
+        self._followers: dict[bytes, Follower] = {}
+        self._resuming: set[Follower] = set()
+        self._log_feed = LogFeed(stream)
         self._tasks: list[asyncio.Task[None]] = []
         # How long the server has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
@@ -151,16 +63,31 @@ class Inbox:
         """Return the number of clients that wait for deltas."""
         return len(self._followers)
 
-    def follow(self, generation_id: UUID, organization_id: int) -> InboxFollower:
+    def follow(self, generation_id: UUID, organization_id: int) -> Follower:
         """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
-        follower = InboxFollower(generation_id, organization_id, self)
+        follower = Follower(generation_id, organization_id, self, is_owner=True)
         self._followers[generation_id.hex.encode()] = follower
         return follower
 
-    def leave(self, follower: InboxFollower) -> None:
+    def leave(self, follower: Follower) -> None:
         self._followers.pop(follower.id.hex.encode(), None)
 
-    def check(self, follower: InboxFollower) -> None:
+    @contextmanager
+    def resuming(self, generation_id: UUID, organization_id: int) -> Iterator[Follower]:
+        """Yield a follower for a client that comes back, or that another process has admitted."""
+        follower = Follower(generation_id, organization_id, self, is_owner=False)
+        self._resuming.add(follower)
+        try:
+            yield follower
+        finally:
+            self._resuming.discard(follower)
+            self._log_feed.remove(follower)
+
+    def feed_from_log(self, follower: Follower) -> None:
+        """Feed a follower that has read its log to the end."""
+        self._log_feed.add(follower)
+
+    def check(self, follower: Follower) -> None:
         """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
         waited all that time.
         """
@@ -175,7 +102,8 @@ class Inbox:
         presence = self.stream.presence(self.name, read_up_to=self._position, is_unknown=self._lost)
         await presence.start()
         self._presence = presence
-        self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
+        loops = self._read, self._keep_time, self._log_feed.run
+        self._tasks = [asyncio.create_task(supervise(loop)) for loop in loops]
 
     async def stop(self) -> None:
         if self._presence is not None:
@@ -212,7 +140,7 @@ class Inbox:
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(self.tick_s)
-            followers = list(self._followers.values())
+            followers = [*self._followers.values(), *self._resuming]
             for start in range(0, len(followers), WOKEN_AT_ONCE):
                 for follower in followers[start : start + WOKEN_AT_ONCE]:
                     follower.wake()
@@ -220,7 +148,7 @@ class Inbox:
 
     def wake_all(self) -> None:
         """Let every follower's `next` return."""
-        for follower in self._followers.values():
+        for follower in (*self._followers.values(), *self._resuming):
             follower.wake()
 
     # ---- called by the thread of `presence`

@@ -1,13 +1,16 @@
 """The inboxes of a web process: one on each server of streams, all with the same name."""
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 from uuid import UUID
 
 from chatapi import identity
+from chatapi.concurrency import retry
 from chatapi.delta_stream import ByServer, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.web.following.inbox import Inbox
@@ -50,7 +53,9 @@ class Inboxes(ByServer[Inbox]):
             if all(errors) or not isinstance(error, StreamUnavailable):
                 raise error
         self._late = [
-            asyncio.create_task(_start_late(inbox))
+            asyncio.create_task(
+                retry(partial(_start, inbox), itertools.repeat(RETRY_S), (StreamUnavailable,))
+            )
             for inbox, error in zip(self, errors, strict=True)
             if error is not None
         ]
@@ -65,11 +70,10 @@ class Inboxes(ByServer[Inbox]):
             inbox.wake_all()
 
 
-async def _start_late(inbox: Inbox) -> None:
-    """Begin to read as soon as the server is there."""
-    while True:
-        await asyncio.sleep(RETRY_S)
-        try:
-            return await inbox.start()
-        except StreamUnavailable as error:
-            log.warning("inbox: %r", error)
+async def _start(inbox: Inbox) -> None:
+    """Begin to read; log the failure of an attempt."""
+    try:
+        await inbox.start()
+    except StreamUnavailable as error:
+        log.warning("inbox: %r", error)
+        raise

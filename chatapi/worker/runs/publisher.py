@@ -170,6 +170,7 @@ class Publisher:
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write, retrying for `GIVE_UP_S` while Redis is away; repeating is harmless (`delta_stream`)."""
+        # Not `retry`: time ends this, and an attempt may take a moment or `ATTEMPT_S`.
         give_up_at = loop_clock.monotonic() + GIVE_UP_S
         while True:
             try:

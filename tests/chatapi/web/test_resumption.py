@@ -1,8 +1,7 @@
 """A stream that is followed from its log, when the log or the books are away, or have forgotten it."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -11,7 +10,7 @@ import pytest
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import errors, identity
-from chatapi.delta_stream import Entry, Job, KeptRequest, Rest, StreamServers, StreamUnavailable
+from chatapi.delta_stream import Entry, Frame, Job, KeptRequest, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
@@ -19,6 +18,8 @@ from chatapi.web import relay, resumption
 from chatapi.web.failures import send_failure
 from chatapi.web.following import silence
 from chatapi.web.following.follower import Follower
+from chatapi.web.following.inbox import Inbox
+from chatapi.web.following.inboxes import Inboxes
 from chatapi.web.following.silence import Silence
 from chatapi.web.relay import CLOSING, LOST
 from chatapi.web.resumption import Position
@@ -72,6 +73,16 @@ class Stream(RedisStream):
             self.failures += 1
             raise
 
+    async def read_logs(
+        self, after: Mapping[UUID, bytes], *, block_ms: int | None
+    ) -> dict[UUID, list[Frame]]:
+        """Read some logs."""
+        try:
+            return await super().read_logs(after, block_ms=block_ms)
+        except StreamUnavailable:
+            self.failures += 1
+            raise
+
 
 @pytest.fixture
 async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
@@ -83,17 +94,18 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     stream = Stream(redis, "test:", url=f"unix://{valkey.socket}", ttl_ms=5_000)
     watching = Silence(commits, StreamServers([stream]))
     asking = asyncio.create_task(watching.ask_books())
-    turns, log_readers = FairTurns(), Counter[int]()
+    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.05)
+    await inbox.start()
     yield SimpleNamespace(
         stream=stream,
         streams=StreamServers([stream]),
         commits=commits,
         silence=watching,
-        turns=turns,
-        log_readers=log_readers,
+        inboxes=Inboxes([inbox]),
         is_closing=False,
     )
-    assert not +log_readers
+    assert not inbox._resuming
+    await inbox.stop()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await commits.close()

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).parents[3]
 MOST_FILES = 15
 MOST_FRAMES = 12
+MOST_FRAMES_TOGETHER = 22
 MOST_FRAMES_OF_A_MONTHS_FIRST = 15
 WRITER = "group-commit"
 BODY = {"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -112,6 +113,7 @@ async def test_few_of_our_files_and_frames_are_between_a_request_and_its_admissi
         name for each in stacks for _, name in each
     }
     assert [each for each in stacks if len(each) > MOST_FRAMES] == []
+    assert sum(map(len, recorder.of_tasks)) + max(map(len, recorder.of_writer)) <= MOST_FRAMES_TOGETHER
     section = re.split(r"^## ", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)[2]
     named = {*re.findall(r"`((?:accounts|usage|chatapi)/[\w/]+\.py)`", section)}
     assert section.startswith("One request")

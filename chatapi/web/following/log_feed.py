@@ -1,0 +1,111 @@
+"""Feeds the followers that have read a log to its end: one blocked read serves all of a server."""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from itertools import product
+from uuid import UUID
+
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.web.following.follower import Follower
+
+logger = logging.getLogger(__name__)
+
+# The most logs that are read at once. If there are more, they have turns.
+READ_AT_ONCE = 64
+# How long a read waits for the first entry. A log that is new to the feed waits for the read before.
+BLOCK_MS = 50
+# The pause after a read: the more logs, the more entries the next read finds, and the less each one costs.
+PAUSE_S, PAUSE_S_EACH = 0.005, 0.000_05
+# The pause after a failure.
+RETRY_S = 0.2
+
+
+class _Log:
+    """A log that is read for some followers."""
+
+    def __init__(self, first: Follower) -> None:
+        self.id = first.id
+        self.followers = [first]
+        self.read_up_to = first.read_up_to
+
+
+class LogFeed:
+    """The logs of one server that clients of this process follow."""
+
+    def __init__(self, stream: DeltaStream) -> None:
+        self._stream = stream
+        self._logs: dict[UUID, _Log] = {}
+        # By organization, in the order of their turns.
+        self._lines: OrderedDict[int, deque[_Log]] = OrderedDict()
+        self._has_logs = asyncio.Event()
+
+    def add(self, follower: Follower) -> None:
+        """Feed the follower with what is written behind its position."""
+        log = self._logs.get(follower.id)
+        if log is None:
+            log = self._logs[follower.id] = _Log(follower)
+            self._lines.setdefault(follower.organization_id, deque()).append(log)
+            self._has_logs.set()
+            return
+        log.followers.append(follower)
+        # Back to where the new one is: the others drop what they have had.
+        log.read_up_to = min(log.read_up_to, follower.read_up_to, key=_order)
+
+    def remove(self, follower: Follower) -> None:
+        """Forget the follower, if it was added."""
+        log = self._logs.get(follower.id)
+        if log is None or follower not in log.followers:
+            return
+        log.followers.remove(follower)
+        if log.followers:
+            return
+        del self._logs[log.id]
+        line = self._lines[follower.organization_id]
+        line.remove(log)
+        if not line:
+            del self._lines[follower.organization_id]
+        if not self._logs:
+            self._has_logs.clear()
+
+    async def run(self) -> None:
+        """Read the logs and feed the followers, for ever."""
+        while True:
+            await self._has_logs.wait()
+            turn = {log.id: log.read_up_to for log in self._turn()}
+            # While some logs wait for their turn, a read waits for nothing.
+            block_ms = BLOCK_MS if len(turn) == len(self._logs) else None
+            try:
+                entries = await self._stream.read_logs(turn, block_ms=block_ms)
+            except StreamUnavailable as error:
+                logger.warning("followed logs: %r", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for generation_id, frames in entries.items():
+                if log := self._logs.get(generation_id):
+                    if log.read_up_to == turn[generation_id]:  # no follower has joined farther back meanwhile
+                        log.read_up_to = frames[-1].name
+                    written = [frame for frame in frames if frame.batch]  # a seal has no batch
+                    for frame, follower in product(written, log.followers):
+                        follower.feed(frame)
+            entries.clear()  # so that they are not in memory beside the next ones
+            await asyncio.sleep(max(PAUSE_S, len(turn) * PAUSE_S_EACH))
+
+    def _turn(self) -> Iterable[_Log]:
+        """Return the logs to be read next: all, or if there are many, organizations in turn."""
+        if len(self._logs) <= READ_AT_ONCE:
+            return self._logs.values()
+        found: dict[UUID, _Log] = {}
+        while len(found) < READ_AT_ONCE:
+            organization_id, line = self._lines.popitem(last=False)
+            self._lines[organization_id] = line
+            line.rotate(-1)
+            found[line[-1].id] = line[-1]
+        return found.values()
+
+
+def _order(name: bytes) -> tuple[int, int]:
+    """Return the place of a log's entry; of no name, the beginning."""
+    fence, _, seq = name.partition(b"-")
+    return int(fence or 0), int(seq or 0)
