@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.children import PROJECT_FOLDER
+from bench.command_line import run
 from bench.hostile import report
 from bench.hostile.attacks import Attack, select
 from bench.hostile.harness import Plan, harness
@@ -90,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
