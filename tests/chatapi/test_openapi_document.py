@@ -69,7 +69,7 @@ def test_a_whole_answer_has_the_media_type_of_its_protocol(monkeypatch: pytest.M
 
 
 def test_the_refusals_of_a_repeat_are_in_the_reference() -> None:
-    """Those of an `Idempotency-Key`: its answer is not kept any more, or it stands for another request."""
+    """An `Idempotency-Key` is refused if its answer is gone, or if it stands for another request."""
     responses = json.loads(openapi._document())["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert {"410", "422"} <= responses.keys()
 
