@@ -12,7 +12,7 @@ from django.test import RequestFactory
 
 from chatapi.api import openapi
 from chatapi.wire.protocols import PROTOCOLS
-from chatapi.wire.protocols.chat import ENCODERS
+from chatapi.wire.protocols.chat import STYLES
 from tests.protocols.small import VECTORS
 
 CLIENTS = 8
@@ -78,6 +78,5 @@ def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
     schemas = json.loads(openapi._document())["components"]["schemas"]
     name = schemas["ChatCompletionChunk"]["properties"]["object"]
     assert all(
-        f"`{dialect}` `{encoder.chunk_object}`" in name["description"]
-        for dialect, encoder in ENCODERS.items()
+        f"`{dialect}` `{style.chunk_object}`" in name["description"] for dialect, style in STYLES.items()
     )
