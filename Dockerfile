@@ -1,6 +1,7 @@
 # One image for every process: `docker compose up` chooses which by its command.
 FROM python:3.11-slim-bookworm AS build
-# --build-arg TRACING=yes adds OpenTelemetry (docs/tracing.md), PAYMENT=yes Stripe's package (docs/payment.md).
+# --build-arg TRACING=yes adds OpenTelemetry (docs/tracing.md), PAYMENT=yes Stripe's package
+# (docs/payment.md).
 ARG TRACING=
 ARG PAYMENT=
 WORKDIR /srv/chatapi

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import psycopg
 
 from bench.children import Child, ChildError
+from bench.command_line import run
 from bench.compare import progress, run_load, running_upstream
 from bench.measurement import Measurement
 from bench.scenarios import SCENARIOS, Scenario
@@ -220,4 +221,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, mortal, running, wait_until_ready
+from bench.command_line import run
 from bench.measurement import Measurement
 from bench.report import COMPARISONS, GOALS, UPSTREAM, Results, against, table
 from bench.scenarios import COMPARED, SCENARIOS, Scenario
@@ -209,4 +210,4 @@ def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bench.command_line import run
 from bench.compare import progress, run_load, running_upstream, summary
 from bench.measurement import Measurement
 from bench.protocols import PROTOCOLS
@@ -70,4 +71,4 @@ def table(runs: dict[str, list[Measurement]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

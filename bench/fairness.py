@@ -29,6 +29,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from bench.children import running
+from bench.command_line import run
 from bench.compare import progress, run_load, running_upstream
 from bench.measurement import Measurement
 from bench.scenarios import Scenario
@@ -176,4 +177,4 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

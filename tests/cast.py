@@ -42,7 +42,7 @@ class Person:
         return Client().get(path, headers={"authorization": f"Bearer {self.key}", **headers})
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """What the person's key gets to see; `body` is sent as JSON, and bytes as they are."""
+        """Return the answer to the person's key; `body` is sent as JSON, and bytes as they are."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         return Client().generic(
             method, path, data, "application/json", headers={"authorization": f"Bearer {self.key}"}

@@ -39,7 +39,7 @@ class Blackhole:
 
 @dataclass(frozen=True)
 class Throttle:
-    """The client gets so many bytes a second."""
+    """The client gets its bytes slowly."""
 
     bytes_per_second: int
 

@@ -74,11 +74,11 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     retry_after: str | None = None
     retry_after_ms: str | None = None
     fail_first: int | None = None
-    """Only so many calls are refused, the first ones."""
+    """The number of calls that are refused, the first ones."""
     fail_share: float = 1.0
     """Only this share of the calls is refused, evenly."""
     per_second: int | None = None
-    """Only calls beyond so many in a second are refused."""
+    """The calls of a second that are served; those beyond are refused."""
     html: bool = False
     redirect: str | None = None
     # how it breaks off

@@ -108,6 +108,18 @@ def test_a_line_of_prose_has_110_columns_at_most() -> None:
     assert long == []
 
 
+def test_a_line_of_code_other_than_python_has_110_columns_at_most() -> None:
+    """Ruff checks Python. Templates may be wider, because a tag of Django can't be wrapped; so may data."""
+    kinds = ["*.css", "*.js", "*.mjs", "*.cjs", "*.lua", "*.toml", "Dockerfile", ".ci/*"]
+    command = ["git", "ls-files", *kinds]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [name for name in listed.stdout.split() if name != "chatapi/static/alpine/alpine.csp.js"]
+    long = [
+        (name, line) for name in names for line in (ROOT / name).read_text().splitlines() if len(line) > 110
+    ]
+    assert long == []
+
+
 def test_no_entry_of_the_changelog_is_there_twice() -> None:
     """A merge can leave an entry that one side has moved or changed in both places."""
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()

@@ -257,7 +257,7 @@ def test_a_machine_that_is_gone_costs_no_request_with_a_body(
 
 
 def test_a_proxy_waits_for_an_answer_that_is_not_streamed() -> None:
-    """Such an answer sends nothing before its end, and a client that is cut off pays all the same."""
+    """An answer in one piece sends nothing before its end, and a client that is cut off pays all the same."""
     seconds = Timeouts().total_ms // 1_000
     for example in ("chatapi.conf", "prefix.conf"):
         [wait_s] = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx" / example).read_text())

@@ -9,10 +9,13 @@ from typing import Any, NoReturn
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.internal.stagekit import clear_login
+from allauth.core import context as allauth_context
 from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.mfa import utils as mfa_utils
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
-from allauth.mfa.totp.internal.auth import generate_totp_secret
+from allauth.mfa.totp.forms import ActivateTOTPForm
+from allauth.mfa.totp.internal.auth import SECRET_SESSION_KEY, generate_totp_secret
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from allauth.socialaccount.models import SocialAccount, SocialApp, SocialLogin
 from django.contrib import messages
@@ -103,6 +106,19 @@ class MFAAdapter(DefaultMFAAdapter):
     def generate_authenticator_name(self, user: Any, type: Any) -> str:
         count = Authenticator.objects.filter(user=user, type=type).count()
         return f"Passkey {count + 1}"
+
+
+class ActivateAppForm(ActivateTOTPForm):
+    """Adds an authenticator app as a second factor, and encrypts its secret in the session, which is a row of
+    the database.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        session = allauth_context.request.session
+        if encrypted := session.get(SECRET_SESSION_KEY):
+            session[SECRET_SESSION_KEY] = mfa_utils.decrypt(encrypted)
+        super().__init__(*args, **kwargs)
+        session[SECRET_SESSION_KEY] = mfa_utils.encrypt(self.secret)
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):

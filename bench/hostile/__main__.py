@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.children import PROJECT_FOLDER
+from bench.command_line import run
 from bench.hostile import report
 from bench.hostile.attacks import Attack, select
 from bench.hostile.harness import Plan, harness
@@ -33,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=10, help="of each attack, at most")
     parser.add_argument(
-        "--attackers", type=int, default=1, help="so many at once, each with an address and keys of its own"
+        "--attackers", type=int, default=1, help="the number at once, each with its own address and keys"
     )
     parser.add_argument(
         "--shared-address", action="store_true", help="the attackers come from the honest clients' address"
@@ -90,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

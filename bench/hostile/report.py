@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.command_line import run
 from bench.hostile.measurement import CROWD, MAX_EXCESS_MS, MAX_EXCESS_OF_A_CROWD_MS, MAX_GROWTH_MB, Outcome
 
 HEADINGS = (
@@ -139,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

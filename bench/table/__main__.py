@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from bench.children import PROJECT_FOLDER, ChildError
+from bench.command_line import run
 from bench.compare import names_of, running_upstream
 from bench.table import page
 from bench.table.results import RULE, Measured, Parts, load, problems, save
@@ -154,4 +155,4 @@ def parse_arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

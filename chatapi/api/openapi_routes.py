@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from chatapi.api import generations_reference
-from chatapi.api.generations_reference import GENERATION_ID
 from chatapi.api.management import ROUTES
 from chatapi.api.openapi_operations import new_operation, with_errors
 from chatapi.api.openapi_schemas import ecma_patterns, ref_to
 from chatapi.api.organization import REPORTS, Report
+from chatapi.api.statements import StatementOfMonth, Statements
+from chatapi.api.views import Key, Models, OneModel, Receipt
 from chatapi.wire.api_reference import (
-    PAGE,
     REQUEST_ID,
     TEXT,
     Route,
@@ -27,7 +27,6 @@ from chatapi.wire.api_reference import (
 )
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol
-from usage.statements.formats import FORMATS
 
 _COMPLETION = (402, 404, 409, 410, 415, 422, 502, 504)
 
@@ -47,36 +46,24 @@ _IDEMPOTENCY_KEY = new_parameter(
 _PREFER = new_parameter(
     "header", "Prefer", {"const": "respond-async"}, "`respond-async` answers with 202 at once (RFC 7240)."
 )
-_MODEL = new_parameter("path", "model", TEXT, "The model's id; it may contain slashes.")
-_MODELS_PAGE = [
-    new_parameter(
-        "query",
-        "limit",
-        {"type": "integer", "minimum": 1, "maximum": 1_000},
-        "The most models of a page; without it, all.",
-    ),
-    new_parameter("query", "after_id", TEXT, "The `last_id` of the page before."),
-    new_parameter("query", "before_id", TEXT, "The `first_id` of the page behind."),
-    new_parameter(
-        "query",
-        "lifecycle[]",
-        {"type": "array", "items": {"enum": ["active", "deprecated", "retired"], **TEXT}},
-        "Only models in these stages.",
-    ),
-]
+# The views that read and are no reports, in the document's order.
+_READINGS = (Receipt, Key, Models, OneModel, Statements, StatementOfMonth)
 
 
 def paths() -> dict[str, Schema]:
-    """Return the operations by path and method. Those of the protocols, of generations and of the management
-    API are described beside their code, the others here.
-    """
+    """Return the operations by path and method."""
     found: dict[str, Schema] = {}
     for protocol in PROTOCOLS.values():
         for operation in protocol.operations:
             found[operation.path] = {"post": _creation(operation, protocol)}
-    for route in chain(*(protocol.routes for protocol in PROTOCOLS.values()), generations_reference.ROUTES):
+    for route in chain(
+        *(protocol.routes for protocol in PROTOCOLS.values()),
+        generations_reference.ROUTES,
+        (view.reference for view in _READINGS),
+    ):
         found.setdefault(route.path, {})[route.method] = _operation(route)
-    return found | _readings() | _management()
+    reports = {f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()}
+    return found | reports | _management()
 
 
 def _creation(operation: Operation, protocol: Protocol) -> Schema:
@@ -101,47 +88,6 @@ def _operation(route: Route) -> Schema:
         errors=route.errors,
     )
     return operation if route.needs_key else operation | {"security": []}
-
-
-def _readings() -> dict[str, Schema]:
-    return {
-        "/v1/generations/{generation_id}": _retrieval(
-            ("generations", "retrieveGeneration", "Show a generation's receipt"),
-            "Test keys see the generations of their project's test keys, live keys those of its live keys.",
-            "Receipt",
-            GENERATION_ID,
-        ),
-        "/v1/key": _retrieval(
-            ("account", "retrieveKey", "Show the calling key, and what limits it"),
-            "The budgets, the credit and the rate limits that can refuse its requests, without those of end "
-            "users. `GET /v1/models` lists the models that it can use.",
-            "Key",
-        ),
-        "/v1/models": _retrieval(
-            ("models", "listModels", "List the models that the key can use"),
-            "Those that are active, have an active deployment and a price, and that the key may use.",
-            "ModelList",
-            *_MODELS_PAGE,
-        ),
-        "/v1/models/{model}": _retrieval(
-            ("models", "retrieveModel", "Show one model"), "If the key can use it.", "Model", _MODEL
-        ),
-        "/v1/organization/statements": _retrieval(
-            ("organization", "listStatements", "List the organization's statements of closed months"),
-            "Needs an admin key. The newest statement is the first one.",
-            "StatementPage",
-            *PAGE,
-        ),
-        "/v1/organization/statements/{period}": _retrieval(
-            ("organization", "retrieveStatement", "Show the statement of a month"),
-            "Needs an admin key. Of a month that is not closed it is a preview. `Accept` may ask for "
-            "`text/csv` or `application/pdf` too.",
-            "StatementDocument",
-            new_parameter("path", "period", TEXT, "A month of UTC, such as `2026-11`."),
-            new_parameter("query", "format", {"enum": [*FORMATS], **TEXT}, "Before `Accept`."),
-        ),
-        **{f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()},
-    }
 
 
 def _management() -> dict[str, Schema]:
@@ -177,14 +123,6 @@ def _query(query_type: type[msgspec.Struct] | None) -> Iterable[Schema]:
         plain = ecma_patterns(schema.get("anyOf", [schema])[0])
         shown = f"{name}[]" if plain.get("type") == "array" else name
         yield new_parameter("query", shown, plain, "As in OpenAI's API reference.")
-
-
-def _retrieval(
-    names: tuple[str, str, str], description: str, schema: str, *parameters: Schema
-) -> dict[str, Schema]:
-    answers = {200: new_answer(names[2], schema)}
-    errors = (404,) if any(each["in"] == "path" for each in parameters) else ()
-    return {"get": new_operation(names, description, parameters=parameters, answers=answers, errors=errors)}
 
 
 def _report(report: Report) -> dict[str, Schema]:

@@ -14,7 +14,8 @@ from accounts import access
 from accounts.models import KeyScope
 from chatapi import errors
 from chatapi.api.organization_query import Sent, parameters
-from chatapi.api.views import ClientRoute, caller_of, respond
+from chatapi.api.views import ClientRoute, caller_of, new_reading, respond
+from chatapi.wire.api_reference import PAGE, TEXT, new_parameter
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.models import Statement
 from usage.statements import reading
@@ -55,6 +56,13 @@ class Statements(ClientRoute):
 
     required_scope = KeyScope.USAGE
     needs_admin_key = True
+    reference = new_reading(
+        "/v1/organization/statements",
+        ("organization", "listStatements", "List the organization's statements of closed months"),
+        "Needs an admin key. The newest statement is the first one.",
+        "StatementPage",
+        *PAGE,
+    )
 
     def get(self, request: Request) -> Response:
         """Return a page, newest first."""
@@ -79,6 +87,15 @@ class StatementOfMonth(ClientRoute):
 
     required_scope = KeyScope.USAGE
     needs_admin_key = True
+    reference = new_reading(
+        "/v1/organization/statements/{period}",
+        ("organization", "retrieveStatement", "Show the statement of a month"),
+        "Needs an admin key. Of a month that is not closed it is a preview. `Accept` may ask for "
+        "`text/csv` or `application/pdf` too.",
+        "StatementDocument",
+        new_parameter("path", "period", TEXT, "A month of UTC, such as `2026-11`."),
+        new_parameter("query", "format", {"enum": [*FORMATS], **TEXT}, "Before `Accept`."),
+    )
 
     def get(self, request: Request, period: str) -> HttpResponse:
         """Return the statement, or the preview of a month that is not closed; raises a 404."""

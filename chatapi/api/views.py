@@ -21,8 +21,10 @@ from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.client_routes import envelope
+from chatapi.api.generations_reference import GENERATION_ID
 from chatapi.catalog import CatalogModel
 from chatapi.models import ServedModel
+from chatapi.wire.api_reference import TEXT, Route, Schema, new_answer, new_parameter
 from chatapi.wire.invalid_request import InvalidRequest, duplicate
 from usage.books import credit, spending
 from usage.errors import is_unavailable
@@ -32,7 +34,7 @@ from usage.rollups.refused_requests import refused_requests
 _MODELS_LIMIT = re.compile(r"[1-9][0-9]{0,2}|1000")
 # As Anthropic's SDKs write a list. No model here is retired: such models are not served.
 _LIFECYCLE = "lifecycle[]"
-_LIFECYCLES = frozenset({"active", "deprecated", "retired"})
+_LIFECYCLES = ("active", "deprecated", "retired")
 log = logging.getLogger(__name__)
 
 
@@ -77,6 +79,24 @@ class JSONAlways(BaseContentNegotiation):
         return first, str(first.media_type)
 
 
+def new_reading(
+    path: str, names: tuple[str, str, str], description: str, schema: str, *parameters: Schema
+) -> Route:
+    """Return the description of a route that answers a `GET`; `names` are its tag, its id and its summary."""
+    tag, operation_id, summary = names
+    return Route(
+        method="get",
+        path=path,
+        tag=tag,
+        operation_id=operation_id,
+        summary=summary,
+        description=description,
+        answers={200: new_answer(summary, schema)},
+        errors=(404,) if any(each["in"] == "path" for each in parameters) else (),
+        parameters=parameters,
+    )
+
+
 class ClientRoute(APIView):
     """A route of the API behind a key, which reads.
 
@@ -89,6 +109,8 @@ class ClientRoute(APIView):
     """The scope that a key needs here, if it is narrowed to some scopes; None: none."""
     needs_admin_key: ClassVar[bool] = False
     """Whether the route is about the money of the caller's whole organization."""
+    reference: ClassVar[Route]
+    """What the API's reference (OpenAPI) says; that of a report is made of its `Report`."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods before anything is looked up, then keys that lack the scope or the right."""
@@ -110,6 +132,26 @@ class Models(ClientRoute):
     """
 
     required_scope = KeyScope.MODELS
+    reference = new_reading(
+        "/v1/models",
+        ("models", "listModels", "List the models that the key can use"),
+        "Those that are active, have an active deployment and a price, and that the key may use.",
+        "ModelList",
+        new_parameter(
+            "query",
+            "limit",
+            {"type": "integer", "minimum": 1, "maximum": 1_000},
+            "The most models of a page; without it, all.",
+        ),
+        new_parameter("query", "after_id", TEXT, "The `last_id` of the page before."),
+        new_parameter("query", "before_id", TEXT, "The `first_id` of the page behind."),
+        new_parameter(
+            "query",
+            _LIFECYCLE,
+            {"type": "array", "items": {"enum": list(_LIFECYCLES), **TEXT}},
+            "Only models in these stages.",
+        ),
+    )
 
     def get(self, request: Request) -> Response:
         """Return the models that are served, priced, not hidden and the key's; each alias is an entry too."""
@@ -124,7 +166,7 @@ class Models(ClientRoute):
         if limit is not None and not _MODELS_LIMIT.fullmatch(limit):
             raise InvalidRequest("Invalid value for 'limit': it must be a number from 1 to 1000.", "limit")
         stages = query.getlist(_LIFECYCLE)
-        if not _LIFECYCLES.issuperset(stages):
+        if not set(stages).issubset(_LIFECYCLES):
             allowed = "supported values are 'active', 'deprecated' and 'retired'"
             raise InvalidRequest(f"Invalid value for '{_LIFECYCLE}': {allowed}.", _LIFECYCLE)
         models = [resources.model(rows[id_], name) for name, id_ in sorted(served.items()) if id_ in rows]
@@ -142,6 +184,13 @@ class OneModel(ClientRoute):
     """`GET /v1/models/{id}`; ids and aliases may contain slashes."""
 
     required_scope = KeyScope.MODELS
+    reference = new_reading(
+        "/v1/models/{model}",
+        ("models", "retrieveModel", "Show one model"),
+        "If the key can use it.",
+        "Model",
+        new_parameter("path", "model", TEXT, "The model's id; it may contain slashes."),
+    )
 
     def get(self, request: Request, model: str) -> Response:
         """Return the model, or raise a 404 unless it is served to this key."""
@@ -154,6 +203,14 @@ class OneModel(ClientRoute):
 
 class Key(ClientRoute):
     """`GET /v1/key`: the calling key and what limits it."""
+
+    reference = new_reading(
+        "/v1/key",
+        ("account", "retrieveKey", "Show the calling key, and what limits it"),
+        "The budgets, the credit and the rate limits that can refuse its requests, without those of end "
+        "users. `GET /v1/models` lists the models that it can use.",
+        "Key",
+    )
 
     def get(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -172,6 +229,13 @@ class Receipt(ClientRoute):
     """`GET /v1/generations/{id}`: the tokens and costs of one generation."""
 
     required_scope = KeyScope.GENERATIONS
+    reference = new_reading(
+        "/v1/generations/{generation_id}",
+        ("generations", "retrieveGeneration", "Show a generation's receipt"),
+        "Test keys see the generations of their project's test keys, live keys those of its live keys.",
+        "Receipt",
+        GENERATION_ID,
+    )
 
     def get(self, request: Request, generation_id: str) -> Response:
         """Return the receipt, or raise a 404 unless it is of the key's project and mode, test or live."""

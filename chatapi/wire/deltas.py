@@ -91,8 +91,8 @@ class Started(Delta, tag=1, frozen=True):
     """
 
 
-class _Said(Delta, frozen=True):
-    """A piece of what choice `index` says to the client; `logprobs` covers exactly this piece."""
+class Text(Delta, tag=2, frozen=True):
+    """A piece of choice `index`'s visible text; `logprobs` covers exactly this piece."""
 
     text: str
     index: int = 0
@@ -116,12 +116,8 @@ class _Said(Delta, frozen=True):
         return [replace(self, text=part) for part in _cut(self.text, max_chars)]
 
     def joined(self, following: Sequence[Self]) -> Sequence[Self]:
-        logprobs = [one for each in (self, *following) for one in each.logprobs or ()]
-        return [replace(self, text=_text_of((self, *following)), logprobs=logprobs or None)]
-
-
-class Text(_Said, tag=2, frozen=True):
-    """A piece of a choice's visible text."""
+        pieces = (self, *following)
+        return [replace(self, text=_text_of(pieces), logprobs=_logprobs_of(pieces))]
 
 
 class Reasoning(Delta, tag=3, frozen=True):
@@ -154,8 +150,32 @@ class Reasoning(Delta, tag=3, frozen=True):
         return [replace(self, text=_text_of((self, *following)))]
 
 
-class Refusal(_Said, tag=4, frozen=True):
-    """A piece of a choice's refusal text."""
+class Refusal(Delta, tag=4, frozen=True):
+    """A piece of choice `index`'s refusal text; `logprobs` covers exactly this piece."""
+
+    text: str
+    index: int = 0
+    logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def counted_text(self) -> str:
+        return self.text
+
+    @property
+    def content_chars(self) -> int:
+        if self.logprobs is None:
+            return len(self.text)
+        known = sum([1 + len(token.top_logprobs) for token in self.logprobs])
+        return len(self.text) + LOGPROB_CHARS * known
+
+    def cut(self, max_chars: int) -> Sequence[Self]:
+        if len(self.text) <= max_chars or self.logprobs is not None:
+            return [self]
+        return [replace(self, text=part) for part in _cut(self.text, max_chars)]
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        pieces = (self, *following)
+        return [replace(self, text=_text_of(pieces), logprobs=_logprobs_of(pieces))]
 
 
 class ToolCall(Delta, tag=5, frozen=True):
@@ -328,8 +348,12 @@ def _cut(text: str, max_chars: int) -> list[str]:
     return [text[start : start + max_chars] for start in range(0, len(text), max_chars)]
 
 
-def _text_of(pieces: Sequence[_Said | Reasoning]) -> str:
+def _text_of(pieces: Sequence[Text | Refusal | Reasoning]) -> str:
     return "".join([each.text for each in pieces])
+
+
+def _logprobs_of(pieces: Sequence[Text | Refusal]) -> list[TokenLogprob] | None:
+    return [one for each in pieces for one in each.logprobs or ()] or None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -153,7 +153,7 @@ class GenerationRequest(
 
     @property
     def logprobs_count(self) -> int | None:
-        """How many alternatives of each token the client wants; None when it wants no log probabilities."""
+        """The number of alternatives of each token; None if the client wants no log probabilities."""
         if self.logprobs is None or self.logprobs is False:
             return None
         return self.top_logprobs or 0 if self.logprobs is True else self.logprobs

@@ -123,7 +123,7 @@ class _Streaming(msgspec.Struct):
 
 
 def _asks_for_stream(body: bytes) -> bool:
-    """Whether a body that is refused has `"stream": true`; False where it can't be read that far."""
+    """Return whether a refused body has `"stream": true`; False where it can't be read that far."""
     try:
         return msgspec.json.decode(body, type=_Streaming).stream is True
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -77,7 +77,7 @@ class Parser:
         return _events([rest])
 
     def _with_rest(self, data: bytes) -> bytes:
-        """What was left and the data after it; nothing as long as no event ends in it.
+        """Return what was left and the data after it; nothing as long as no event ends in it.
 
         A long event that comes in many small reads would else be copied and searched once for each of them.
         """

@@ -41,7 +41,7 @@ class LimitClient:
         return await self.rate_limits.take(known, generation_id or uuid4(), model=model, amounts=amounts)
 
     async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
-        """End a request that used so many tokens; None: nobody knows how many."""
+        """End a request that used this number of tokens; None: the number is not known."""
         used = None if used_tokens is None else Amounts(tokens=used_tokens)
         await self.rate_limits.release(reservation, used)
 

@@ -42,6 +42,17 @@ def judged(
     return outcome(NAMED, attackers, DAY, witnessed, NOTHING, {"web": growth_mb})
 
 
+def test_a_list_ends_quietly_when_its_reader_has_left() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "bench.hostile", "--list"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_one_attack_on_a_service_of_its_own(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     command = [

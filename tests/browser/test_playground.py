@@ -306,7 +306,7 @@ OF_PROTOCOL: dict[str, dict[str, Any]] = {
 def test_page_and_code_send_the_whole_conversation_with_all_parameters(
     page: Page, installation: Installation, ids: dict[str, int], recorded: str, protocol: str
 ) -> None:
-    """What the upstream is asked is compared, byte for byte of its JSON."""
+    """The upstream's requests are compared, byte for byte of their JSON."""
     open_playground(page, installation, ids, recorded)
     page.get_by_label("Protocol").select_option(protocol)
     fill_conversation(page)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from chatapi.wire.completion import Choice, Completion
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
+from chatapi.wire.protocols.chat import STYLES as DIALECTS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client

@@ -12,7 +12,7 @@ from django.test import RequestFactory
 
 from chatapi.api import openapi
 from chatapi.wire.protocols import PROTOCOLS
-from chatapi.wire.protocols.chat import ENCODERS
+from chatapi.wire.protocols.chat import STYLES
 from tests.protocols.small import VECTORS
 
 CLIENTS = 8
@@ -69,7 +69,7 @@ def test_a_whole_answer_has_the_media_type_of_its_protocol(monkeypatch: pytest.M
 
 
 def test_the_refusals_of_a_repeat_are_in_the_reference() -> None:
-    """Those of an `Idempotency-Key`: its answer is not kept any more, or it stands for another request."""
+    """An `Idempotency-Key` is refused if its answer is gone, or if it stands for another request."""
     responses = json.loads(openapi._document())["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert {"410", "422"} <= responses.keys()
 
@@ -78,6 +78,5 @@ def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
     schemas = json.loads(openapi._document())["components"]["schemas"]
     name = schemas["ChatCompletionChunk"]["properties"]["object"]
     assert all(
-        f"`{dialect}` `{encoder.chunk_object}`" in name["description"]
-        for dialect, encoder in ENCODERS.items()
+        f"`{dialect}` `{style.chunk_object}`" in name["description"] for dialect, style in STYLES.items()
     )

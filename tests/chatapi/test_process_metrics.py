@@ -133,7 +133,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def scraped(service: Installation) -> str:
-    """What /metrics says of an installation that has served a few requests."""
+    """Return the metrics of an installation that has served a few requests."""
     for key in ("live", "test"):
         Client(service.url, service.keys[key]).complete("answers", stream=True)
     wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")

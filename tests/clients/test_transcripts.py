@@ -21,7 +21,7 @@ PARSED = {"parsed", "parsed_arguments"}
 
 
 def read(package: str, folder: str, *arguments: str) -> dict[Path, Found]:
-    """What the SDK makes of each of the folder's streams, and of its refusal."""
+    """Return what the SDK makes of each of the folder's streams, and of its refusal."""
     script = programs.node_packages(package) / "golden.mjs"
     names = sorted(
         path
@@ -37,7 +37,7 @@ def read(package: str, folder: str, *arguments: str) -> dict[Path, Found]:
 
 
 def chat(document: Found) -> Found:
-    """What a completion says, without what the SDK fills in."""
+    """Return the members of a completion without those that the SDK fills in."""
     choices = [
         (choice["index"], choice["finish_reason"], _said(choice["message"])) for choice in document["choices"]
     ]
@@ -55,14 +55,14 @@ def _said(message: Found) -> Found:
 
 
 def response(document: Found) -> Found:
-    """What a response has; the SDK adds the text, and what it has parsed."""
+    """Return the members of a response without the text and the parsed values, which the SDK adds."""
     found: Found = _without(document, PARSED | {"output_text", "output_parsed"})
     return found
 
 
 def message(document: Found) -> Found:
-    """What a message has; `cache_creation` has no place in a stream's end, and a stream may hold a text back
-    behind a call.
+    """Return the members of a message; `cache_creation` has no place in a stream's end, and a stream may
+    hold a text back behind a call.
     """
     found: Found = _without(document, {"cache_creation", "parsed_output"})
     return found | {"content": sorted(found["content"], key=json.dumps)}

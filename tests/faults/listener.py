@@ -74,7 +74,7 @@ class Listener:
         return error
 
     def heard(self, tokens: int) -> "Listener":
-        """Wait until so many tokens have come."""
+        """Wait until this number of tokens has come."""
         wait_for(lambda: len(self.words) >= tokens or not self._thread.is_alive(), f"{tokens} tokens")
         assert len(self.words) >= tokens, (self.status, self.body, self.chunks[-1:])
         return self

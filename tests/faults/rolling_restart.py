@@ -68,7 +68,7 @@ class RollingRestart:
         self._seed = seed
 
     def run(self, requests: int) -> tuple[list[Visit], list[Row], Verdict]:
-        """Restart everything under load until so many requests were sent; return what the books say."""
+        """Restart everything under load until this number of requests was sent; return what the books say."""
         installation = self.installation
         installation.start(MODELS)
         installation.keys["poor"] = installation.keys["live"]
@@ -220,7 +220,9 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, default=5000, help="at least so many (default: %(default)d)")
+    parser.add_argument(
+        "--requests", type=int, default=5000, help="the least number of them (default: %(default)d)"
+    )
     parser.add_argument("--previous", type=Path, metavar="FOLDER", help="a checkout of the release before")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

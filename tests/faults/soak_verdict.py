@@ -301,7 +301,7 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
 
 
 def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
-    """What a client goes on from, or asks for later, is there unless its server has lost it meanwhile."""
+    """A stream that a client resumes or asks for later is there unless its server has lost it meanwhile."""
     since, ids = visit.heard[0].began_at, map(_id, visit.heard)
     is_gone = heard.status in {404, 410} or NO_PREVIOUS in heard.error_codes
     if is_gone and not outages.has_lost_data(ids, since, heard.ended_at):

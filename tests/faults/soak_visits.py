@@ -180,7 +180,7 @@ class Visit:
 
     @property
     def meant(self) -> int:
-        """How many generations it wants."""
+        """The number of generations that it wants."""
         return MEANT.get(self.act, 1)
 
     @property

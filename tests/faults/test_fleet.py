@@ -82,7 +82,7 @@ def deployment(
 def ask_many(
     installation: Installation, model: str, requests: int, clients: int, **parameters: Any
 ) -> Counter[object]:
-    """Send the requests from so many clients at once, every other as a stream; count the outcomes."""
+    """Send the requests from this number of clients at once, every other as a stream; count the outcomes."""
     client = Client(installation.url, installation.keys["live"])
 
     def ask(number: int) -> object:

@@ -94,7 +94,7 @@ class Machine:
         )
 
     def says(self, command: str, **environment: str) -> str:
-        """What a command prints that must succeed."""
+        """Return the output of a command that must succeed."""
         done = self.run(command, **environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout

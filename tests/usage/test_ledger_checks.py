@@ -327,7 +327,7 @@ def check_budgets() -> list[str]:
 
 
 def old_budget(days: int, **columns: int) -> Budget:
-    """Return the budget that a key had so many days ago, not saved."""
+    """Return the budget that a key had this number of days ago, not saved."""
     key = BudgetKey("key", 7, "day", database_now().date() - timedelta(days=days))
     return Budget.new(key, id=str(key), **columns)
 

@@ -23,7 +23,7 @@ AT_ONCE = timedelta(0)
 
 @pytest.fixture
 def charge(ask: Ask) -> Callable[[int], list[int]]:
-    """Make so many charges; returns their ids."""
+    """Make this number of charges; return their ids."""
 
     def make(count: int) -> list[int]:
         with transaction.atomic():

@@ -27,10 +27,11 @@ from chatapi.wire.deltas import (
     decode,
     encode,
 )
-from chatapi.wire.protocols import chat, text_completions
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
-from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
+from chatapi.wire.protocols import chat
+from chatapi.wire.protocols.chat import STYLES as DIALECTS
+from chatapi.wire.protocols.chat.encoder import ChatEncoder, CompletionFolder
 from chatapi.wire.protocols.protocol import Answer, Dialect
+from chatapi.wire.protocols.text_completions.encoder import TextEncoder
 from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
@@ -64,14 +65,14 @@ class Case:
     def has_failed(self) -> bool:
         return isinstance(self.deltas[-1], Failed)
 
-    def encoder(self, dialect: str) -> OpenAI:
-        kind: type[OpenAI] = (text_completions if self.is_text else chat).ENCODERS[dialect]
+    def encoder(self, dialect: str) -> ChatEncoder:
         given: dict[str, Any] = {
             "id": IDS[dialect],
             "created": 1_700_000_000,
             "model": SEED_MODEL,
         } | self.answer
-        return kind(Answer(**given))
+        kind = TextEncoder if self.is_text else ChatEncoder
+        return kind(Answer(**given), DIALECTS[dialect])
 
     def stream(self, dialect: str) -> bytes:
         """Return the answer as a stream, after its deltas have crossed Redis."""
@@ -82,7 +83,7 @@ class Case:
         return folded(self.encoder(dialect), self.deltas)
 
 
-def folded(encoder: OpenAI, deltas: Iterable[AnyDelta]) -> bytes:
+def folded(encoder: ChatEncoder, deltas: Iterable[AnyDelta]) -> bytes:
     """Return the deltas as the encoder's answer in one piece."""
     folder = CompletionFolder(encoder)
     for delta in deltas:

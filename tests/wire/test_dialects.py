@@ -15,7 +15,8 @@ from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.dialects import DIALECTS as ALL_NAMES
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
+from chatapi.wire.protocols.chat import STYLES as DIALECTS
+from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer
 from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 from tests.wire.dialect_cases import (
     CASES,
@@ -198,8 +199,8 @@ def test_an_error_body_has_the_four_members_of_the_envelope(dialect: str) -> Non
         "code": "upstream_disconnected",
     }
     assert (
-        json.loads(chat.ENCODERS[dialect].error_body(FAILURE))
-        == json.loads(text_completions.ENCODERS[dialect].error_body(FAILURE))
+        json.loads(chat.CHAT.dialects[dialect].envelope(FAILURE).body)
+        == json.loads(text_completions.TEXT_COMPLETIONS.dialects[dialect].envelope(FAILURE).body)
         == {"error": error}
     )
 
@@ -209,12 +210,13 @@ def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
         b"event: error\n" + SEEDS["llama"]["seed-003-error"].stream("llama").rpartition(b"event: error\n")[2]
     )
     failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
-    written = {
-        dialect: kind.ENCODERS[dialect].invalid_stream(failure)
-        for dialect in DIALECTS
-        for kind in (chat, text_completions)
-    }
-    assert written == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
+    assert isinstance(failure, Failed)
+    for protocol in (chat.CHAT, text_completions.TEXT_COMPLETIONS):
+        for name, dialect in protocol.dialects.items():
+            plain = dialect.envelope(failure)
+            answer = dialect.envelope(failure, is_invalid_stream=True)
+            assert plain.status == failure.status
+            assert answer == (ErrorAnswer(200, STREAM_HEADERS, event) if name == "llama" else plain)
 
 
 def test_llamas_error_in_mid_stream_is_its_documents() -> None:

@@ -15,7 +15,7 @@ from openai.types.shared import ErrorObject
 from pydantic import ValidationError
 
 from chatapi.wire.protocols import chat
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
+from chatapi.wire.protocols.chat import STYLES as DIALECTS
 from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
 
 STREAMED_CUSTOM_TOOLS = "tool-calls"
@@ -129,7 +129,7 @@ def test_the_sdk_accumulates_a_stream_to_the_body(dialect: str, case: str) -> No
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_is_of_the_published_type(dialect: str) -> None:
-    envelope = json.loads(chat.ENCODERS[dialect].error_body(FAILURE))
+    envelope = json.loads(chat.CHAT.dialects[dialect].envelope(FAILURE).body)
     assert (
         ErrorObject.model_validate_json(json.dumps(envelope.pop("error")), strict=True).code == FAILURE.code
     )

@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,10 +31,10 @@ from chatapi.wire.deltas import (
     TopLogprob,
     Usage,
 )
-from chatapi.wire.protocols import chat, text_completions
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
-from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.chat import STYLES as DIALECTS
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.text_completions.encoder import TextEncoder
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
@@ -198,12 +199,14 @@ def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
     return as_chat(shown, dialect)
 
 
-ENCODERS: list[tuple[str, type[OpenAI], Callable[[Sequence[AnyDelta], str], Completion]]] = [
+ENCODERS: list[
+    tuple[str, Callable[[Answer], ChatEncoder], Callable[[Sequence[AnyDelta], str], Completion]]
+] = [
     (dialect, encoder, expected)
-    for dialect in DIALECTS
+    for dialect, style in DIALECTS.items()
     for encoder, expected in (
-        (chat.ENCODERS[dialect], as_chat),
-        (text_completions.ENCODERS[dialect], as_text),
+        (partial(ChatEncoder, style=style), as_chat),
+        (partial(TextEncoder, style=style), as_text),
     )
 ]
 thoroughly = settings(max_examples=25)

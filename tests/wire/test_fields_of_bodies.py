@@ -231,7 +231,7 @@ def read(protocol: str) -> set[str]:
 
 
 def is_under(path: str, names: Collection[str]) -> bool:
-    """Whether this member, or one that holds it, is among these."""
+    """Return whether this member, or one that holds it, is among these."""
     return any(f"{path}.".startswith(f"{name}.") for name in names)
 
 

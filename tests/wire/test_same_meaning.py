@@ -139,7 +139,7 @@ class Read(NamedTuple):
 
 
 def read_chat(data: bytes) -> Read:
-    """What openai-python's accumulator makes of a stream of chunks."""
+    """Return what openai-python's accumulator makes of a stream of chunks."""
     state: ChatCompletionStreamState[object] = ChatCompletionStreamState()
     for event in Parser().feed(data):
         if event.data != b"[DONE]":
@@ -163,7 +163,7 @@ def read_chat(data: bytes) -> Read:
 
 
 def read_response(data: bytes) -> Read:
-    """What openai-python's accumulator makes of a stream of a response's events."""
+    """Return what openai-python's accumulator makes of a stream of a response's events."""
     response = read_by_sdk(data)
     calls = [item for item in response.output if item.type == "function_call"]
     usage = response.usage
@@ -182,7 +182,7 @@ _message_event: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
 def read_message(data: bytes) -> Read:
-    """What Anthropic's accumulator makes of a stream of a message's events."""
+    """Return what Anthropic's accumulator makes of a stream of a message's events."""
     message: Any = None
     buffers: dict[int, bytes] = {}
     for event in Parser().feed(data):

@@ -57,7 +57,7 @@ def pieces(*arguments: str) -> list[ToolCall]:
 
 
 def input_of(*arguments: str) -> str:
-    """What the client gets of a call whose arguments come in these pieces."""
+    """Return the input that the client gets of a call whose arguments come in these pieces."""
     found = translated([*pieces(*arguments)], [Finished("tool_calls")])
     assert found.pop() == Finished("tool_calls")
     assert all(isinstance(call, ToolCall) and call.kind == "custom" for call in found)

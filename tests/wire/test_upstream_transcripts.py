@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatapi.wire.deltas import AnyDelta
-from chatapi.wire.protocols.chat import ENCODERS
+from chatapi.wire.protocols.chat import STYLES
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream.chunks import ChunkReader
 from chatapi.wire.upstream.upstream_errors import UpstreamError
@@ -18,7 +18,7 @@ from tests.wire.folding import collect
 
 TRANSCRIPTS = {
     f"{dialect}/{path.stem}": path
-    for dialect in ENCODERS
+    for dialect in STYLES
     for path in sorted((Path(__file__).parents[1] / "transcripts" / dialect).glob("*.sse"))
 }
 BODIES = {

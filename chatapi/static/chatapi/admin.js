@@ -1,13 +1,16 @@
-// Names for the fields that the theme and Django's scripts leave without one, so that a screen reader can say what they are.
+// Names for the fields that the theme and Django's scripts leave without one, so that a screen reader can say
+// what they are.
 
 // In a table a field is called as its column; a row that is added later is a copy of one that is named here.
 function nameFieldsInTables() {
-  for (const field of document.querySelectorAll("table.formset td[data-label] :is(input:not([type=hidden]), select, textarea)")) {
+  const fields = ":is(input:not([type=hidden]), select, textarea)";
+  for (const field of document.querySelectorAll(`table.formset td[data-label] ${fields}`)) {
     if (!field.labels.length) field.ariaLabel = field.closest("td").dataset.label;
   }
 }
 
-// What select2 shows in a select's place is called as the select, and what is chosen is its value, no field in a field.
+// What select2 shows in a select's place is called as the select, and what is chosen is its value, no field
+// in a field.
 function nameSelects() {
   for (const select of document.querySelectorAll("select.select2-hidden-accessible")) {
     const label = select.labels[0];
@@ -29,7 +32,8 @@ function nameOpened(event) {
   if (search) search.ariaLabel = event.target.labels[0]?.innerText ?? "Search";
 }
 
-// The filters of two lists side by side are named by an element that may have no name itself, unless it is an image.
+// The filters of two lists side by side are named by an element that may have no name itself, unless it is an
+// image.
 function nameFilters() {
   for (const icon of document.querySelectorAll(".help-tooltip[aria-label]")) icon.role = "img";
 }
@@ -56,7 +60,8 @@ addEventListener("load", () => setTimeout(() => {
   window.django?.jQuery?.(document).on("select2:open", nameOpened);
 }));
 
-// The theme's icons are words in a font of symbols: a screen reader would read "block" before "Revoke". A control that has
+// The theme's icons are words in a font of symbols: a screen reader would read "block" before "Revoke". A
+// control that has
 // only icons gets a name that says what it does.
 const ICON_CONTROLS = { forum: "chatapi", search: "Search", more_horiz: "More actions" };
 
@@ -67,7 +72,8 @@ function hideIcons() {
     const hasText = [...(control?.childNodes ?? [])].some(
       (node) => node.textContent.trim() && !node.classList?.contains("material-symbols-outlined"));
     const word = icon.textContent.trim();
-    if (control && !hasText && !control.title) control.ariaLabel ??= ICON_CONTROLS[word] ?? word.replaceAll("_", " ");
+    if (control && !hasText && !control.title)
+      control.ariaLabel ??= ICON_CONTROLS[word] ?? word.replaceAll("_", " ");
   }
 }
 
@@ -86,5 +92,6 @@ document.addEventListener("htmx:sendError", ({ target }) => {
 });
 document.addEventListener("htmx:afterOnLoad", ({ target, detail }) => {
   if (target.getAttribute("hx-select") !== "#dialog") return;
-  if (detail.xhr.status !== 200 || !document.querySelector("#modal-content #dialog")) location.assign(target.href);
+  if (detail.xhr.status !== 200 || !document.querySelector("#modal-content #dialog"))
+    location.assign(target.href);
 });

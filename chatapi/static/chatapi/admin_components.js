@@ -1,4 +1,5 @@
-// The components of the admin's pages. Alpine's build without eval finds no global function from a page's attributes.
+// The components of the admin's pages. Alpine's build without eval finds no global function from a page's
+// attributes.
 
 // The menu at the side, the tabs of a form, whose first tab is named, and the dialog.
 function adminPage(firstTab) {
@@ -9,9 +10,11 @@ function adminPage(firstTab) {
     // The theme's forms read it to keep the tab in the URL.
     window: { location: { pathname: location.pathname, search: location.search } },
     init() {
-      this.$watch("sidebarDesktopOpen", (isOpen) => localStorage.setItem("sidebarDesktopOpen", isOpen ? "1" : "0"));
+      this.$watch("sidebarDesktopOpen", (isOpen) =>
+        localStorage.setItem("sidebarDesktopOpen", isOpen ? "1" : "0"));
     },
-    // A link of the page that is shown in the dialog leads back by closing it, so that the form below keeps its changes.
+    // A link of the page that is shown in the dialog leads back by closing it, so that the form below keeps
+    // its changes.
     closeDialog(event) {
       if (!this.openModal) return;
       event.preventDefault();
@@ -32,5 +35,6 @@ function userMenu() {
 }
 
 document.addEventListener("alpine:init", () => {
-  for (const component of [theme, searchForm, searchCommand, adminPage, userMenu]) Alpine.data(component.name, component);
+  for (const component of [theme, searchForm, searchCommand, adminPage, userMenu])
+    Alpine.data(component.name, component);
 });

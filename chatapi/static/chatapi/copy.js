@@ -1,11 +1,14 @@
-// The buttons that copy the text of the element that they name, and say so: on themselves, and to screen readers.
-// The result stays until the focus leaves or something else is pressed: nobody has to read it in time, and the status
+// The buttons that copy the text of the element that they name, and say so: on themselves, and to screen
+// readers.
+// The result stays until the focus leaves or something else is pressed: nobody has to read it in time, and
+// the status
 // is empty before the next copy, which a screen reader would not announce otherwise.
 
 const status = document.querySelector("[data-announces]");
 let restore = () => {};
 
-// Without a secure origin there is no clipboard for scripts: then the text is selected, and copied as a person would.
+// Without a secure origin there is no clipboard for scripts: then the text is selected, and copied as a
+// person would.
 async function copy(source) {
   try {
     await navigator.clipboard.writeText(source.value ?? source.textContent);
@@ -40,4 +43,6 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("focusout", reset);
 
 // A click into the field, or a key that reaches it, selects its text.
-document.addEventListener("focusin", (event) => { if (event.target.matches("input[readonly]")) event.target.select(); });
+document.addEventListener("focusin", (event) => {
+  if (event.target.matches("input[readonly]")) event.target.select();
+});

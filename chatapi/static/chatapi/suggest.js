@@ -1,4 +1,5 @@
-// Fields in which a name is typed offer the names that there are: in the browser's own list, which works by keyboard and on phones.
+// Fields in which a name is typed offer the names that there are: in the browser's own list, which works by
+// keyboard and on phones.
 {
   const WAIT_MS = 150; // After the last key, before the server is asked.
   const asked = new WeakMap(); // Of each field, what was asked last.
@@ -19,7 +20,8 @@
     const url = new URL(field.dataset.suggest, location.href);
     url.searchParams.set("term", term);
     const answer = await fetch(url).catch(() => null);
-    if (!answer?.ok || asked.get(field) !== term) return; // Without suggestions it is still a field to type in.
+    // Without suggestions it is still a field to type in.
+    if (!answer?.ok || asked.get(field) !== term) return;
     const { results } = await answer.json();
     listOf(field).replaceChildren(...results.map(({ text }) => new Option(text, text)));
   }

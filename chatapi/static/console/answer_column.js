@@ -3,10 +3,12 @@
 import { announce } from "./console.js";
 import { eventOf } from "./protocols.js";
 
-const SETTLED_TRIES = 20; // Looks at the receipt after the stream's end; a stopped request takes a moment to settle.
+// Looks at the receipt after the stream's end; a stopped request takes a moment to settle.
+const SETTLED_TRIES = 20;
 const SETTLED_WAIT_MS = 300;
 const NANODOLLARS_PER_MTOK_IN_USD = 1e9 * 1e6;
-const MAX_FRAME_CHARS = 400000; // Of the frames that are shown, so that a long answer does not slow the page down.
+// Of the frames that are shown, so that a long answer does not slow the page down.
+const MAX_FRAME_CHARS = 400000;
 
 async function* frames(stream) {
   let rest = "";
@@ -127,7 +129,8 @@ export class AnswerColumn {
   showLeastCost() {
     if (!this.pieces) return;
     this.part("cost").hidden = false;
-    this.part("amount").textContent = `≥ $${(this.pieces * this.price / NANODOLLARS_PER_MTOK_IN_USD).toFixed(6)}`;
+    const amount = (this.pieces * this.price / NANODOLLARS_PER_MTOK_IN_USD).toFixed(6);
+    this.part("amount").textContent = `≥ $${amount}`;
     this.part("ended").textContent = "So far, by the pieces of the answer.";
   }
 
@@ -141,7 +144,8 @@ export class AnswerColumn {
       if (receipt.state === "settled") {
         const { prompt_tokens: input, completion_tokens: output } = receipt.usage;
         this.part("amount").textContent = `$${receipt.net_usd}`;
-        this.part("ended").textContent = `${receipt.outcome.replaceAll("_", " ")}: ${input} tokens in, ${output} out.`;
+        this.part("ended").textContent =
+          `${receipt.outcome.replaceAll("_", " ")}: ${input} tokens in, ${output} out.`;
         return;
       }
       await new Promise((resolve) => { setTimeout(resolve, SETTLED_WAIT_MS); });

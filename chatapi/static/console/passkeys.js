@@ -10,8 +10,12 @@ function written() {
 async function create() {
   const options = written();
   // A passkey is found without a user name, and asks for a fingerprint, face or PIN.
-  options.authenticatorSelection = { residentKey: "required", requireResidentKey: true, userVerification: "required" };
-  return navigator.credentials.create({ publicKey: PublicKeyCredential.parseCreationOptionsFromJSON(options) });
+  options.authenticatorSelection = {
+    residentKey: "required", requireResidentKey: true, userVerification: "required",
+  };
+  return navigator.credentials.create({
+    publicKey: PublicKeyCredential.parseCreationOptionsFromJSON(options),
+  });
 }
 
 async function get(options) {

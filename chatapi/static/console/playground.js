@@ -1,4 +1,5 @@
-// The playground's page: reads the form, sends its request to one model or two, and shows the same request as code.
+// The playground's page: reads the form, sends its request to one model or two, and shows the same request as
+// code.
 
 import { AnswerColumn } from "./answer_column.js";
 import { PROTOCOLS } from "./protocols.js";
@@ -66,11 +67,15 @@ const isObject = (value) => typeof value === "object" && value !== null && !Arra
 function tools(field) {
   const all = json(field);
   if (all === undefined) return undefined;
-  if (!Array.isArray(all)) throw new InvalidField(field, "write an array of functions, such as [{\"name\": …, \"parameters\": {…}}].");
+  if (!Array.isArray(all))
+    throw new InvalidField(
+      field, "write an array of functions, such as [{\"name\": …, \"parameters\": {…}}].");
   return all.map((each, index) => {
     const { name, description, parameters, input_schema: schema = parameters } = each?.function ?? each ?? {};
-    if (typeof name !== "string" || !name) throw new InvalidField(field, `the function at [${index}] needs a "name".`);
-    if (schema !== undefined && !isObject(schema)) throw new InvalidField(field, `"parameters" of "${name}" must be a JSON schema, which is an object.`);
+    if (typeof name !== "string" || !name)
+      throw new InvalidField(field, `the function at [${index}] needs a "name".`);
+    if (schema !== undefined && !isObject(schema))
+      throw new InvalidField(field, `"parameters" of "${name}" must be a JSON schema, which is an object.`);
     return { name, ...(description && { description }), ...(schema && { parameters: schema }) };
   });
 }
@@ -135,7 +140,8 @@ function showFields() {
     field.dataset.name = name;
     form.querySelector(`label[for=${field.id}] span`).textContent = name;
   }
-  for (const id of ["system", "tools", "schema"]) find(id).closest("[data-optional]").hidden = !protocol.takes.includes(id);
+  for (const id of ["system", "tools", "schema"])
+    find(id).closest("[data-optional]").hidden = !protocol.takes.includes(id);
   for (const field of find("messages").querySelectorAll("[data-call]")) {
     field.hidden = !protocol.takes.includes("tools");
   }
@@ -160,7 +166,9 @@ async function showCode() {
   sent.set("protocol", find("protocol").value);
   sent.set("dialect", find("dialect").value);
   sent.set("body", JSON.stringify(body));
-  const answer = await fetch(form.dataset.codeUrl, { method: "POST", body: sent, signal: codeAsked.signal }).catch(() => null);
+  const answer = await fetch(form.dataset.codeUrl, {
+    method: "POST", body: sent, signal: codeAsked.signal,
+  }).catch(() => null);
   if (!answer?.ok || answer.redirected) return;
   for (const [client, text] of Object.entries(await answer.json())) find(client).textContent = text;
 }
@@ -178,7 +186,8 @@ async function newSecret(project, isTest) {
   if (isTest) sent.set("test_key", "on");
   sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
   const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent });
-  if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
+  if (!answer.ok || answer.redirected)
+    throw new Error("No key for this project: reload the page and sign in again.");
   return (await answer.json()).key;
 }
 
@@ -217,7 +226,8 @@ function showColumns() {
   while (columns.length < wanted) {
     const root = copyOf("column");
     const number = columns.length + 1;
-    for (const part of root.querySelectorAll("[aria-label]")) part.setAttribute("aria-label", `${part.getAttribute("aria-label")} ${number}`);
+    for (const part of root.querySelectorAll("[aria-label]"))
+      part.setAttribute("aria-label", `${part.getAttribute("aria-label")} ${number}`);
     find("columns").append(root);
     columns.push(new AnswerColumn(root, ask, form.dataset.receiptUrl));
   }
@@ -227,12 +237,14 @@ function showColumns() {
 
 async function send() {
   const protocol = PROTOCOLS[find("protocol").value];
-  const chosen = [find("model"), find("second")].slice(0, columns.length).map((select) => select.selectedOptions[0]);
+  const chosen = [find("model"), find("second")].slice(0, columns.length)
+    .map((select) => select.selectedOptions[0]);
   const bodies = chosen.map((option) => bodyFor(protocol, option.value));
   const path = protocol.path(find("dialect").value);
   const { signal } = stopping;
   const priceOf = (option) => (find("test_key").checked ? 0 : Number(option.dataset.price));
-  const run = (column, index) => column.run(protocol, path, bodies[index], { price: priceOf(chosen[index]), signal });
+  const run = (column, index) =>
+    column.run(protocol, path, bodies[index], { price: priceOf(chosen[index]), signal });
   await Promise.all(columns.map(run));
 }
 
@@ -288,7 +300,9 @@ form?.addEventListener("input", (event) => {
   if (event.target.id === "second") showColumns();
   showCodeSoon();
 });
-form?.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); });
+form?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+});
 
 if (form) {
   addMessage("user", "Say hello.");

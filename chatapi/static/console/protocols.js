@@ -1,9 +1,12 @@
 // The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
 //
-// `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's names of the
+// `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's
+// names of the
 // form's parameters that have a field; `takes`: the other fields of the form that it has a place for;
-// `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `calls(event)` (pieces
-// of tool calls: `key` tells calls apart, and the first piece has the name), `usage(event)` and `failure(event)`:
+// `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `calls(event)`
+// (pieces
+// of tool calls: `key` tells calls apart, and the first piece has the name), `usage(event)` and
+// `failure(event)`:
 // what a frame's object says.
 //
 // A message of `request.messages` has a role, its content, and `calls`: its tool calls, each with the result.
@@ -80,7 +83,10 @@ export const PROTOCOLS = {
   chat: {
     path: (dialect) => `/${dialect}/v1/chat/completions`,
     hasDialects: true,
-    parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_completion_tokens", stop_sequences: "stop", seed: "seed" },
+    parameters: {
+      temperature: "temperature", top_p: "top_p", max_tokens: "max_completion_tokens",
+      stop_sequences: "stop", seed: "seed",
+    },
     takes: ["system", "tools", "schema"],
     body: (request) => ({
       model: request.model,
@@ -91,7 +97,9 @@ export const PROTOCOLS = {
       ...request.parameters,
       ...(request.tools && { tools: request.tools.map((each) => ({ type: "function", function: each })) }),
       ...(request.schema && {
-        response_format: { type: "json_schema", json_schema: { name: "answer", strict: true, schema: request.schema } },
+        response_format: {
+          type: "json_schema", json_schema: { name: "answer", strict: true, schema: request.schema },
+        },
       }),
       stream: true,
       stream_options: { include_usage: true },
@@ -126,7 +134,10 @@ export const PROTOCOLS = {
   messages: {
     path: () => "/v1/messages",
     hasDialects: false,
-    parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens", stop_sequences: "stop_sequences" },
+    parameters: {
+      temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens",
+      stop_sequences: "stop_sequences",
+    },
     takes: ["system", "tools", "schema"],
     body: (request) => ({
       model: request.model,
@@ -153,7 +164,10 @@ export const PROTOCOLS = {
   completions: {
     path: (dialect) => `/${dialect}/v1/completions`,
     hasDialects: true,
-    parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens", stop_sequences: "stop", seed: "seed" },
+    parameters: {
+      temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens",
+      stop_sequences: "stop", seed: "seed",
+    },
     takes: [],
     body: (request) => ({
       model: request.model,

@@ -39,7 +39,9 @@ function show({ model, state, tokens }) {
   const status = document.getElementById("streaming");
   if (!status) return;
   status.classList.add("is-live");
-  const text = state === "waiting" ? `A request to ${model} is waiting for a worker.` : `A request to ${model} is streaming: ${tokens} tokens.`;
+  const text = state === "waiting"
+    ? `A request to ${model} is waiting for a worker.`
+    : `A request to ${model} is streaming: ${tokens} tokens.`;
   status.querySelector("[data-text]").textContent = text;
 }
 
@@ -62,7 +64,8 @@ async function look() {
   }
   const refused = document.getElementById("refused");
   const refusedNow = page.getElementById("refused");
-  if (refused && refusedNow && refused.innerHTML !== refusedNow.innerHTML) refused.replaceChildren(...refusedNow.childNodes);
+  if (refused && refusedNow && refused.innerHTML !== refusedNow.innerHTML)
+    refused.replaceChildren(...refusedNow.childNodes);
   if (!document.getElementById("streaming")) feed?.close();
   document.getElementById("done-count").textContent = page.getElementById("done-count").textContent;
   if (!("isOpen" in page.getElementById("steps").dataset)) clearInterval(looking);

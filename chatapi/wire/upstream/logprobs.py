@@ -35,11 +35,11 @@ class Logprobs(msgspec.Struct, gc=False):
     top_logprobs: list[dict[str, float] | None] | None = None
 
     def of_content(self) -> list[TokenLogprob] | None:
-        """Those of the text."""
+        """Return the log probabilities of the text."""
         return _tokens(self.content) if self.tokens is None else self._legacy(self.tokens)
 
     def of_refusal(self) -> list[TokenLogprob] | None:
-        """Those of the refusal."""
+        """Return the log probabilities of the refusal."""
         return _tokens(self.refusal)
 
     def _legacy(self, tokens: list[str]) -> list[TokenLogprob] | None:

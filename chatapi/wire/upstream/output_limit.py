@@ -49,8 +49,8 @@ class OutputLimit:
         return self._allows_texts([text for text in texts if len(text) > MAX_TOKEN_CHARACTERS])
 
     def beginning(self, said: Sequence[AnyDelta]) -> list[AnyDelta]:
-        """What to show of a chunk that is beyond the limit: nothing, but of an answer in one piece as many
-        tokens as it may have.
+        """Return what is shown of a chunk beyond the limit: nothing, but of an answer in one piece the tokens
+        that it may have.
         """
         first = said[0]
         if self._chunks > 1 or not isinstance(first, Text | Reasoning):

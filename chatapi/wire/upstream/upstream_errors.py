@@ -221,7 +221,7 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """How long to wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a
+    """Return the wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a
     date (RFC 9110, 10.2.3).
 
     None when absent or nonsense. `headers` finds names in any case, as an HTTP client's do.

@@ -9,10 +9,10 @@ from chatapi.process_metrics import CLIENT_FIRST_TOKEN
 from chatapi.web import responses
 from chatapi.web.responses import PIECE_DELTAS
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Started, Text, Usage
-from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
 from chatapi.wire.protocols.messages.encoder import MessagesEncoder
 from chatapi.wire.protocols.protocol import Answer, Encoder
-from chatapi.wire.protocols.text_completions.encoder import OpenAIText
+from chatapi.wire.protocols.text_completions.encoder import TextEncoder
 from chatapi.wire.sse import PING
 from tests.chatapi.web.exchange_by_hand import Client
 
@@ -36,26 +36,26 @@ async def stream(client: Client, encoder: Encoder, batches: AsyncIterator[list[A
 @pytest.mark.parametrize(
     ("encoder", "batches", "counts"),
     [
-        (OpenAI, [[Started()], [], [SIGNATURE], [Text("a")], [Text("b"), END]], [0, 0, 0, 1, 1]),
-        (OpenAI, [[Started(), Text("a"), END]], [1]),
-        (OpenAI, [[Started(), *[Text("a")] * 3 * PIECE_DELTAS], [Text("b")], [END]], [1, 1, 1]),
-        (OpenAI, [[Started()], [END]], [0, 0]),
-        (OpenAI, [[Started(), SIGNATURE], [Text("a")], [END]], [0, 1, 1]),
-        (OpenAI, [[Started(), REDACTED], [Text("a")], [END]], [0, 1, 1]),
-        (OpenAI, [[Started(), SIGNATURE, Finished("stop"), END]], [0]),
-        (OpenAI, [[Started(), SIGNATURE, Text("a"), SIGNATURE, END]], [1]),
-        (OpenAIText, [[Started(), THOUGHT], [Text("a")], [END]], [0, 1, 1]),
+        (ChatEncoder, [[Started()], [], [SIGNATURE], [Text("a")], [Text("b"), END]], [0, 0, 0, 1, 1]),
+        (ChatEncoder, [[Started(), Text("a"), END]], [1]),
+        (ChatEncoder, [[Started(), *[Text("a")] * 3 * PIECE_DELTAS], [Text("b")], [END]], [1, 1, 1]),
+        (ChatEncoder, [[Started()], [END]], [0, 0]),
+        (ChatEncoder, [[Started(), SIGNATURE], [Text("a")], [END]], [0, 1, 1]),
+        (ChatEncoder, [[Started(), REDACTED], [Text("a")], [END]], [0, 1, 1]),
+        (ChatEncoder, [[Started(), SIGNATURE, Finished("stop"), END]], [0]),
+        (ChatEncoder, [[Started(), SIGNATURE, Text("a"), SIGNATURE, END]], [1]),
+        (TextEncoder, [[Started(), THOUGHT], [Text("a")], [END]], [0, 1, 1]),
         (MessagesEncoder, [[Started(), REDACTED], [Text("a")], [Finished("stop"), END]], [1, 1, 1]),
         # Long batches: their last pieces show no content, or only these do.
-        (OpenAI, [[Started(), *[Text("a")] * (PIECE_DELTAS - 1), SIGNATURE], [END]], [1, 1]),
-        (OpenAI, [[Started(), *[SIGNATURE] * PIECE_DELTAS, Text("a")], [END]], [1, 1]),
-        (OpenAI, [[Started(), *[SIGNATURE] * PIECE_DELTAS], [END]], [0, 0]),
+        (ChatEncoder, [[Started(), *[Text("a")] * (PIECE_DELTAS - 1), SIGNATURE], [END]], [1, 1]),
+        (ChatEncoder, [[Started(), *[SIGNATURE] * PIECE_DELTAS, Text("a")], [END]], [1, 1]),
+        (ChatEncoder, [[Started(), *[SIGNATURE] * PIECE_DELTAS], [END]], [0, 0]),
         (MessagesEncoder, [[Started(), *[Text("a")] * (PIECE_DELTAS - 1), Finished("stop")], [END]], [1, 1]),
     ],
 )
 async def test_it_is_counted_once_when_the_protocol_shows_content(
     monkeypatch: pytest.MonkeyPatch,
-    encoder: type[OpenAI | MessagesEncoder],
+    encoder: type[ChatEncoder | MessagesEncoder],
     batches: list[list[AnyDelta]],
     counts: list[int],
 ) -> None:
@@ -86,5 +86,5 @@ async def test_a_long_batch_is_counted_with_its_first_piece(monkeypatch: pytest.
     async def relayed() -> AsyncIterator[list[AnyDelta]]:
         yield [Started(), *[Text("a")] * 2 * PIECE_DELTAS, END]
 
-    await stream(Counting(), OpenAI(ANSWER), relayed())
+    await stream(Counting(), ChatEncoder(ANSWER), relayed())
     assert found == [1, 1, 1]

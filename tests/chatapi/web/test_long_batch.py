@@ -11,7 +11,7 @@ import pytest
 from chatapi.web import responses
 from chatapi.web.responses import PIECE_DELTAS
 from chatapi.wire.deltas import AnyDelta, Started, Text, Usage
-from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.sse import PING
 from tests.chatapi.web.exchange_by_hand import Client
@@ -19,8 +19,8 @@ from tests.chatapi.web.exchange_by_hand import Client
 LONG: list[AnyDelta] = [Started(), *(Text(f"{number} ") for number in range(3 * PIECE_DELTAS)), Usage(1, 2)]
 
 
-def encoder() -> OpenAI:
-    return OpenAI(Answer("0" * 32, 0, "m"))
+def encoder() -> ChatEncoder:
+    return ChatEncoder(Answer("0" * 32, 0, "m"))
 
 
 def streaming(client: Client) -> "asyncio.Task[Any]":

@@ -26,7 +26,7 @@ from chatapi.web.resumption import Position
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.invalid_request import InvalidRequest
-from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
 from chatapi.wire.protocols.protocol import Answer
 from tests.cast import Person, admit, run
 from tests.chatapi.web.exchange_by_hand import Client
@@ -124,7 +124,7 @@ async def all_of(batches: AsyncIterator[list[AnyDelta]]) -> list[AnyDelta]:
 
 async def frames(services: Any, generation_id: UUID, after: Position = FROM_THE_BEGINNING) -> list[bytes]:
     """Return the frames of a client that resumes behind that position."""
-    encoder = OpenAI(Answer(generation_id.hex, 1, "small", include_usage=True))
+    encoder = ChatEncoder(Answer(generation_id.hex, 1, "small", include_usage=True))
     row = Generation(id=generation_id, organization_id=1)
     async with asyncio.timeout(10):
         body = b"".join([part async for part in resumption.remainder(services, encoder, row, after)])
@@ -160,7 +160,7 @@ async def test_a_stream_whose_row_is_open_waits(services: Any, waiting: Generati
 async def test_an_unforeseen_error_ends_a_stream_that_has_begun() -> None:
     client = Client()
     exchange = client.exchange("resume", is_started=True)
-    exchange.encoder = OpenAI(Answer("0" * 32, 1, "small"))
+    exchange.encoder = ChatEncoder(Answer("0" * 32, 1, "small"))
     await send_failure(exchange, ValueError("a bug"))
     (message,) = client.messages
     error, done, _ = message["body"].split(b"\n\n")
@@ -398,7 +398,7 @@ async def test_a_key_that_may_not_look_any_more_is_refused(
             raise answer("asked again")
 
     await publish(services, waiting.pk, 1, Text("hello"))
-    encoder = OpenAI(Answer(waiting.pk.hex, 1, "small"))
+    encoder = ChatEncoder(Answer(waiting.pk.hex, 1, "small"))
     remainder = resumption.remainder(services, encoder, waiting, FROM_THE_BEGINNING, authorize)
     async with asyncio.timeout(10):
         assert b'"content":"hello"' in await anext(remainder)

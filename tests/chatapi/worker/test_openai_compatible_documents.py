@@ -11,7 +11,7 @@ import pytest
 
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage, Vector
-from chatapi.wire.protocols.chat import ENCODERS
+from chatapi.wire.protocols.chat import STYLES
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -98,7 +98,7 @@ def read(stream: bytes, choices: int, *, is_text: bool) -> list[AnyDelta]:
     return reader.read(Parser().feed(stream))
 
 
-@pytest.mark.parametrize("dialect", ENCODERS)
+@pytest.mark.parametrize("dialect", STYLES)
 @pytest.mark.parametrize("how", [{}, {"crlf": True, "split": 41}])
 async def test_every_transcript_is_read_over_http(
     engine: OpenAICompatibleEngine, upstream: Upstream, dialect: str, how: dict[str, Any]

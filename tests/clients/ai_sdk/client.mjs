@@ -7,7 +7,9 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 const { BASE_URL: baseURL, API_KEY: apiKey } = process.env;
 
 const openai = createOpenAI({ baseURL, apiKey });
-const compatible = createOpenAICompatible({ name: "chatapi", baseURL, apiKey, includeUsage: true, supportsStructuredOutputs: true });
+const compatible = createOpenAICompatible({
+  name: "chatapi", baseURL, apiKey, includeUsage: true, supportsStructuredOutputs: true,
+});
 
 const anthropic = createAnthropic({ baseURL, apiKey });
 

@@ -11,7 +11,12 @@ const thrownBy = async (name, more = {}) => {
   try {
     await generateText({ model: model(name), prompt, maxRetries, ...more });
   } catch (error) {
-    return { isOurs: APICallError.isInstance(error), status: error.statusCode, isRetryable: error.isRetryable, message: error.message };
+    return {
+      isOurs: APICallError.isInstance(error),
+      status: error.statusCode,
+      isRetryable: error.isRetryable,
+      message: error.message,
+    };
   }
 };
 

@@ -1,4 +1,5 @@
-// What the stream helper makes of golden transcripts, which it gets as a server's answers: the final message, or the error.
+// What the stream helper makes of golden transcripts, which it gets as a server's answers: the final message,
+// or the error.
 
 import { readFileSync } from "node:fs";
 import Anthropic from "@anthropic-ai/sdk";

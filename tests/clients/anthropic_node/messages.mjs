@@ -1,4 +1,5 @@
-// Messages: the stream helper, which gives each delta to the last block and raises for an end without its stop.
+// Messages: the stream helper, which gives each delta to the last block and raises for an end without its
+// stop.
 
 import Anthropic from "@anthropic-ai/sdk";
 
@@ -14,14 +15,19 @@ const asking = (model) => ({
 
 const streamed = {};
 const whole = {};
-for (const model of ["five", "calls-tools", "sandbox-reasoning", "sandbox-refusal", "sandbox-length", "sandbox-content-filter"]) {
+for (const model of [
+  "five", "calls-tools", "sandbox-reasoning", "sandbox-refusal", "sandbox-length", "sandbox-content-filter",
+]) {
   streamed[model] = await client.messages.stream(asking(model)).finalMessage();
   whole[model] = await client.messages.create(asking(model));
 }
-const thrownBy = (promise) => promise.then(() => null, (error) => [error.constructor.name, error.status ?? null]);
+const thrownBy = (promise) => promise.then(
+  () => null, (error) => [error.constructor.name, error.status ?? null]);
 const broken = await thrownBy(client.messages.stream(asking("breaks-by-error")).finalMessage());
 const unknown = await thrownBy(client.messages.create(asking("gpt-99")));
-const { input_tokens: counted } = await client.messages.countTokens({ model: "five", messages: asking("five").messages });
+const { input_tokens: counted } = await client.messages.countTokens({
+  model: "five", messages: asking("five").messages,
+});
 const models = [];
 for await (const model of client.models.list({ limit: 3 })) models.push(model.id);
 

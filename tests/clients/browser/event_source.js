@@ -1,4 +1,5 @@
-// Listens to an EventSource until its end, or gives up; returns the data of its messages, of its errors, and how often it opened.
+// Listens to an EventSource until its end, or gives up; returns the data of its messages, of its errors, and
+// how often it opened.
 
 (url) =>
   new Promise((resolve) => {

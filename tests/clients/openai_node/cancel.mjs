@@ -1,10 +1,12 @@
-// Leaves a stream after three tokens: by an AbortController, or by leaving the loop (the argument says which).
+// Leaves a stream after three tokens: by an AbortController, or by leaving the loop (the argument says
+// which).
 
 import { client, messages, tell } from "./client.mjs";
 
 const controller = new AbortController();
 const options = { signal: controller.signal };
-const stream = await client.chat.completions.create({ model: "three-then-silence", messages, stream: true }, options);
+const stream = await client.chat.completions.create(
+  { model: "three-then-silence", messages, stream: true }, options);
 let id = null;
 let texts = 0;
 for await (const chunk of stream) {

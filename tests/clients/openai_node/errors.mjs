@@ -9,14 +9,17 @@ const thrownBy = async (ask) => {
     await ask();
   } catch (error) {
     const { status = null, type, code, param } = error;
-    return { class: error.constructor.name, isOurs: error instanceof OpenAI.APIError, status, type, code, param };
+    return {
+      class: error.constructor.name, isOurs: error instanceof OpenAI.APIError, status, type, code, param,
+    };
   }
 };
 const asking = (model, parameters = {}, options = {}) =>
   thrownBy(() => client.chat.completions.create({ model, messages, ...parameters }, options));
 const streaming = (model) =>
   thrownBy(async () => {
-    for await (const chunk of await client.chat.completions.create({ model, messages, stream: true })) void chunk;
+    const stream = await client.chat.completions.create({ model, messages, stream: true });
+    for await (const chunk of stream) void chunk;
   });
 
 tell({

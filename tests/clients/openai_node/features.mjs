@@ -5,7 +5,12 @@ import { client, tell } from "./client.mjs";
 const messages = [{ role: "user", content: "hello [sandbox tokens=6]" }];
 const { completions } = client.chat;
 
-const schema = { type: "object", properties: { title: { type: "string" } }, required: ["title"], additionalProperties: false };
+const schema = {
+  type: "object",
+  properties: { title: { type: "string" } },
+  required: ["title"],
+  additionalProperties: false,
+};
 const response_format = { type: "json_schema", json_schema: { name: "event", strict: true, schema } };
 const structured = await completions.parse({ model: "sandbox", messages, response_format });
 
@@ -18,7 +23,9 @@ const weather = {
   function: ({ city }) => (asked.push(city), "sunny"),
 };
 const tools = [{ type: "function", function: weather }];
-const looped = await completions.runTools({ model: "sandbox-tool-call", messages, tools, stream: true }).finalContent();
+const looped = await completions.runTools({
+  model: "sandbox-tool-call", messages, tools, stream: true,
+}).finalContent();
 
 const two = ["", ""];
 for await (const chunk of await completions.create({ model: "sandbox", messages, n: 2, stream: true })) {

@@ -1,11 +1,14 @@
-// What the SDK makes of golden transcripts, which it gets as a server's answers: the final object, or the error.
+// What the SDK makes of golden transcripts, which it gets as a server's answers: the final object, or the
+// error.
 
 import { readFileSync } from "node:fs";
 import OpenAI from "openai";
 
 const [kind, ...paths] = process.argv.slice(2);
 const begin = {
-  chat: (client) => client.chat.completions.stream({ model: "m", messages: [{ role: "user", content: "hi" }] }).finalChatCompletion(),
+  chat: (client) => client.chat.completions.stream({
+    model: "m", messages: [{ role: "user", content: "hi" }],
+  }).finalChatCompletion(),
   responses: (client) => client.responses.stream({ model: "m", input: "hi" }).finalResponse(),
   embeddings: (client) => client.embeddings.create({ model: "m", input: ["a", "b"] }),
 }[kind];

@@ -4,8 +4,12 @@ import { client, tell } from "./client.mjs";
 
 const tools = [{ type: "function", name: "look", parameters: { type: "object" }, strict: false }];
 const finals = {};
-for (const model of ["five", "calls-tools", "sandbox-reasoning", "sandbox-refusal", "sandbox-length", "sandbox-content-filter"]) {
-  const stream = client.responses.stream({ model, input: "hello", tools: model === "calls-tools" ? tools : [] });
+for (const model of [
+  "five", "calls-tools", "sandbox-reasoning", "sandbox-refusal", "sandbox-length", "sandbox-content-filter",
+]) {
+  const stream = client.responses.stream({
+    model, input: "hello", tools: model === "calls-tools" ? tools : [],
+  });
   const types = [];
   stream.on("event", (event) => types.push(event.type));
   const response = await stream.finalResponse().catch((error) => ({ error: String(error) }));

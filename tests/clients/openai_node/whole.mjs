@@ -2,5 +2,6 @@
 
 import { client, messages, tell } from "./client.mjs";
 
-const { data, response, request_id } = await client.chat.completions.create({ model: "five", messages }).withResponse();
+const { data, response, request_id } =
+  await client.chat.completions.create({ model: "five", messages }).withResponse();
 tell({ completion: data, requestId: request_id, generationId: response.headers.get("x-generation-id") });

@@ -33,14 +33,18 @@ async function download(url, box) {
       if (about) bar.value = Math.min(Math.max(rows, 0) / about, 1);
       if (Date.now() - shownAt < 250) continue;
       shownAt = Date.now();
-      state.textContent = `${exact.format(Math.max(rows, 0))}${about ? ` of about ${exact.format(Math.max(about, rows))}` : ""} rows`;
+      const of = about ? ` of about ${exact.format(Math.max(about, rows))}` : "";
+      state.textContent = `${exact.format(Math.max(rows, 0))}${of} rows`;
     }
     const name = /filename="([^"]+)"/.exec(response.headers.get("content-disposition"))[1];
     const file = new Blob(chunks);
     save(file, name);
-    state.textContent = `${name}: ${exact.format(Math.max(rows, 0))} row${rows === 1 ? "" : "s"}, ${size(file.size)}`;
+    state.textContent =
+      `${name}: ${exact.format(Math.max(rows, 0))} row${rows === 1 ? "" : "s"}, ${size(file.size)}`;
   } catch (error) {
-    state.textContent = cancelled.signal.aborted ? "Cancelled; nothing was saved." : `Broke off, nothing was saved: ${error.message}`;
+    state.textContent = cancelled.signal.aborted
+      ? "Cancelled; nothing was saved."
+      : `Broke off, nothing was saved: ${error.message}`;
   } finally {
     delete box.dataset.running;
     stop.hidden = bar.hidden = true;

@@ -1,5 +1,7 @@
-// Keeps the table of a Live page up to date: the feed says once a second which rows are new, different or gone.
-// The panel may name a project, a key or a model; other rows are left out. Cells that a page does not have are skipped.
+// Keeps the table of a Live page up to date: the feed says once a second which rows are new, different or
+// gone.
+// The panel may name a project, a key or a model; other rows are left out. Cells that a page does not have
+// are skipped.
 
 const panel = document.getElementById("live-panel");
 const body = document.getElementById("live-rows");
@@ -9,7 +11,8 @@ const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
 
 const numbers = new WeakMap(); // What the feed said last of each row.
 
-const QUIET_MS = 10000; // The feed speaks about every second: after this long without a word the connection is dead.
+// The feed speaks about every second: after this long without a word the connection is dead.
+const QUIET_MS = 10000;
 const MAX_WAIT_MS = 30000;
 const ARMED_MS = 4000; // How long a stop button asks back.
 const RELOAD = 4001; // The feed closes so when what this person may see is another now, or nothing.
@@ -66,12 +69,17 @@ function remove(id, row) {
   const next = row.nextElementSibling ?? row.previousElementSibling;
   row.remove();
   rows.delete(id);
-  if (hadFocus) (next?.querySelector("button") ?? next?.querySelector("a") ?? document.getElementById("main") ?? document.body).focus();
+  if (hadFocus) {
+    const inRow = next?.querySelector("button") ?? next?.querySelector("a");
+    (inRow ?? document.getElementById("main") ?? document.body).focus();
+  }
 }
 
 function isWanted({ project_id, key_id, model }) {
   const { project, key, model: wanted } = panel.dataset;
-  return (!project || project === String(project_id)) && (!key || key === String(key_id)) && (!wanted || wanted === model);
+  return (!project || project === String(project_id))
+    && (!key || key === String(key_id))
+    && (!wanted || wanted === model);
 }
 
 function apply({ now_ms, rows: changed, gone }) {
@@ -141,7 +149,8 @@ function age(row) {
   const seconds = Math.max(0, Math.round((Date.now() + clockAheadMs - row.dataset.began) / 1000));
   const minutes = Math.floor(seconds / 60);
   // In whole minutes from the second one on: a thousand cells that change every second keep a browser busy.
-  write(row.querySelector("[data-is=age]"), minutes < 2 ? `${seconds} s` : minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h`);
+  const longer = minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h`;
+  write(row.querySelector("[data-is=age]"), minutes < 2 ? `${seconds} s` : longer);
 }
 
 // A stop can't be undone: the button asks back once.
@@ -159,7 +168,9 @@ body.addEventListener("submit", async (event) => {
   // A button that is really disabled would lose the focus.
   button.ariaDisabled = "true";
   button.textContent = "Stopping";
-  const answer = await fetch(form.action, { method: "POST", body: new FormData(form), headers: { Accept: "application/json" } }).catch(() => null);
+  const answer = await fetch(form.action, {
+    method: "POST", body: new FormData(form), headers: { Accept: "application/json" },
+  }).catch(() => null);
   if (answer?.ok && !answer.redirected) return; // It leads to the sign-in if the session has ended.
   button.ariaDisabled = null;
   button.textContent = "Not stopped";

@@ -1,21 +1,23 @@
 """Chat completions: `POST /v1/chat/completions`, in several dialects."""
 
-from chatapi.wire.protocols.chat.bitseek import Bitseek
-from chatapi.wire.protocols.chat.llama import Llama
-from chatapi.wire.protocols.chat.openai import OpenAI
-from chatapi.wire.protocols.chat.opentoken import OpenToken
+from chatapi.wire.protocols.chat.bitseek import BITSEEK
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
+from chatapi.wire.protocols.chat.llama import LLAMA
+from chatapi.wire.protocols.chat.opentoken import OPENTOKEN
 from chatapi.wire.protocols.chat.reference import ROUTES, create
 from chatapi.wire.protocols.chat.request import NAME, parse
+from chatapi.wire.protocols.chat.style import OPENAI
 from chatapi.wire.protocols.protocol import Protocol
 
-ENCODERS = {"openai": OpenAI, "opentoken": OpenToken, "bitseek": Bitseek, "llama": Llama}
+STYLES = {style.name: style for style in (OPENAI, OPENTOKEN, BITSEEK, LLAMA)}
+"""The dialects, also of text completions."""
 
 CHAT = Protocol(
     name=NAME,
     parse=parse,
-    dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
-    id_prefixes=tuple(dict.fromkeys(encoder.id_prefix for encoder in ENCODERS.values())),
+    dialects={name: ChatEncoder.dialect(style) for name, style in STYLES.items()},
+    id_prefixes=tuple(dict.fromkeys(map(ChatEncoder.prefix, STYLES.values()))),
     model_kind="chat",
-    operations=(create(ENCODERS),),
+    operations=(create(STYLES.values()),),
     routes=ROUTES,
 )

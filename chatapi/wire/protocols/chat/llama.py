@@ -2,32 +2,23 @@
 it.
 """
 
-from typing import ClassVar
+from typing import Final
 
-from chatapi.wire.deltas import Failed, FinishReason
-from chatapi.wire.protocols.chat.openai import OpenAI, to_json
+from chatapi.wire.deltas import Failed
+from chatapi.wire.protocols.chat.style import Style, to_json
 from chatapi.wire.sse import frame
 
 
-class Llama(OpenAI):
-    """One chat completion in the llama server's dialect."""
+def _failed(failure: Failed, head: bytes) -> bytes:
+    """Return the event that ends a stream that broke off: the document has one type for it, also for a
+    context that has overflowed.
+    """
+    return _error_event(failure, "server_error")
 
-    requires_model: ClassVar[bool] = False
-    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {
-        "content_filter": "stop",
-        "function_call": "tool_calls",
-    }
 
-    def failed(self, failure: Failed) -> bytes:
-        """Return the event that ends a stream that broke off: the document has one type for it, also for a
-        context that has overflowed.
-        """
-        return _error_event(failure, "server_error")
-
-    @classmethod
-    def invalid_stream(cls, failure: Failed) -> bytes | None:
-        """Return the error event as the whole stream: no role frame comes before it."""
-        return _error_event(failure, failure.type)
+def _invalid_stream(failure: Failed) -> bytes:
+    """Return the error event as the whole stream: no role frame comes before it."""
+    return _error_event(failure, failure.type)
 
 
 def _error_event(failure: Failed, type: str) -> bytes:
@@ -36,3 +27,12 @@ def _error_event(failure: Failed, type: str) -> bytes:
     """
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return b"event: error\n" + frame(to_json({"message": failure.message, "type": type, "error": error}))
+
+
+LLAMA: Final = Style(
+    name="llama",
+    requires_model=False,
+    finish_reasons={"content_filter": "stop", "function_call": "tool_calls"},
+    failed=_failed,
+    invalid_stream=_invalid_stream,
+)

@@ -1,6 +1,6 @@
 """What the API's reference (OpenAPI) says about chat completions."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from chatapi.wire.api_reference import (
@@ -20,8 +20,8 @@ from chatapi.wire.api_reference import (
     new_stream,
     ref,
 )
-from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.chat.style import Style
 from chatapi.wire.protocols.protocol import Operation
 
 LOGPROBS: Final[Schema] = {"type": ["object", "null"]}
@@ -90,12 +90,12 @@ _EXAMPLE: Final[Mapping[str, Any]] = {
 }
 
 
-def create(encoders: Mapping[str, type[OpenAI]]) -> Operation:
+def create(styles: Collection[Style]) -> Operation:
     """Return the operation that creates chat completions in these dialects."""
     chunk_name = {
-        "enum": list(dict.fromkeys(encoder.chunk_object for encoder in encoders.values())),
+        "enum": list(dict.fromkeys(style.chunk_object for style in styles)),
         "description": "By dialect: "
-        + ", ".join(f"`{dialect}` `{encoder.chunk_object}`" for dialect, encoder in encoders.items())
+        + ", ".join(f"`{style.name}` `{style.chunk_object}`" for style in styles)
         + ".",
     }
     return Operation(

@@ -173,7 +173,7 @@ class Response:
 
     @property
     def _completed_at(self) -> int | None:
-        """When it was completed; not before it was created, though these are times of two clocks."""
+        """The time of its completion; not before its creation, though these are times of two clocks."""
         if self.usage is None or self.usage.completed_at is None or self.status != "completed":
             return None
         return max(self.usage.completed_at, self.answer.created)

@@ -2,7 +2,7 @@
 
 A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason.
 There is only text here: no role, no tool calls, no reasoning (the package's README says what becomes of
-them). The dialect decides how a stream ends.
+them). The dialect's style decides how a stream ends.
 """
 
 from collections import defaultdict
@@ -23,10 +23,8 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     Usage,
 )
-from chatapi.wire.protocols.chat.bitseek import Bitseek
-from chatapi.wire.protocols.chat.llama import Llama
-from chatapi.wire.protocols.chat.openai import OpenAI, to_json
-from chatapi.wire.protocols.chat.opentoken import OpenToken
+from chatapi.wire.protocols.chat.encoder import ChatEncoder
+from chatapi.wire.protocols.chat.style import OPENAI, Style, to_json
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 
@@ -58,8 +56,10 @@ class LogprobLists:
         return {name: msgspec.Raw(b"[" + values[:-1] + b"]") for name, values in joined.items()} or None
 
 
-class OpenAIText(OpenAI):
-    """One text completion in the canonical dialect; `class XText(OpenAIText, X)` is one in dialect X."""
+class TextEncoder(ChatEncoder):
+    """One text completion. Bitseek's documents have none: there its ids, ends and failures are those of
+    chats.
+    """
 
     id_prefix: ClassVar[str] = "cmpl-"
     chunk_object: ClassVar[str] = "text_completion"
@@ -67,13 +67,13 @@ class OpenAIText(OpenAI):
     new_logprobs: ClassVar[type[Logprobs]] = LogprobLists
     # All other content is left out.
     writers: ClassVar[Mapping[type[AnyDelta], str]] = {
-        **dict.fromkeys(OpenAI.writers, "_nothing"),
-        **{kind: OpenAI.writers[kind] for kind in (Started, Text, Finished, Usage, Failed)},
+        **dict.fromkeys(ChatEncoder.writers, "_nothing"),
+        **{kind: ChatEncoder.writers[kind] for kind in (Started, Text, Finished, Usage, Failed)},
         Refusal: "_text",
     }
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer)
+    def __init__(self, answer: Answer, style: Style = OPENAI) -> None:
+        super().__init__(answer, style)
         self._text_lengths = [0] * answer.choices_count
         # What a choice without a token has as its `logprobs`.
         self._no_logprobs = b"null"
@@ -130,23 +130,6 @@ class OpenAIText(OpenAI):
         shown = logprobs or msgspec.Raw(self._no_logprobs)
         finish_reason = choice.finish_reason and self._word_for(choice.finish_reason)
         return {"text": text, "index": choice.index, "logprobs": shown, "finish_reason": finish_reason}
-
-
-# Two parents each: the form of a chunk is that of text completions, the end of a stream that of the dialect.
-class OpenTokenText(OpenAIText, OpenToken):
-    """One text completion in OpenToken's dialect."""
-
-
-class BitseekText(OpenAIText, Bitseek):
-    """One text completion in Bitseek's dialect. Its documents have none: its ids, ends and failures are
-    those of chats.
-    """
-
-    id_prefix: ClassVar[str] = Bitseek.id_prefix
-
-
-class LlamaText(OpenAIText, Llama):
-    """One text completion in the llama server's dialect."""
 
 
 def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> dict[str, Any]:

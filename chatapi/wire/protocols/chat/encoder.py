@@ -1,12 +1,13 @@
-"""Chat completions in the canonical dialect: OpenAI's chunks and bodies (seed 001, OpenAI's API reference).
+"""Chat completions: OpenAI's chunks and bodies (seed 001, OpenAI's API reference), in any dialect's style.
 
 A stream is a role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when
 `stream_options.include_usage` asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A
-failure in mid-stream is an error frame and `[DONE]`.
+failure in mid-stream is an error frame and `[DONE]`. `style.py` has what differs in a dialect.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, assert_never, get_args
 
 import msgspec
@@ -29,19 +30,14 @@ from chatapi.wire.deltas import (
     Usage,
     Vector,
 )
-from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer, openai_error, openai_error_body
+from chatapi.wire.protocols.chat.style import DONE, OPENAI, Style, to_json
 from chatapi.wire.protocols.protocol import Answer, Dialect
-from chatapi.wire.sse import frame
-
-to_json = msgspec.json.Encoder().encode
-
-DONE = b"data: [DONE]\n\n"
 
 
 class CompletionFolder(Completion):
     """Folds an answer into the one object that its encoder writes."""
 
-    def __init__(self, encoder: "OpenAI") -> None:
+    def __init__(self, encoder: "ChatEncoder") -> None:
         super().__init__(encoder.new_logprobs)
         self._encoder = encoder
 
@@ -67,24 +63,16 @@ class LogprobObjects:
         return msgspec.Raw(b"[" + self._json[:-1] + b"]")
 
 
-class OpenAI:
-    """One chat completion in the canonical dialect: deltas in, bytes out.
-
-    The other dialects override how a stream runs and ends, text completions (text_completions/encoder.py)
-    what a chunk says.
+class ChatEncoder:
+    """One chat completion: deltas in, bytes out. The style says how a stream runs and ends; text completions
+    (text_completions/encoder.py) override what a chunk says.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
-    chunk_object: ClassVar[str] = "chat.completion.chunk"
+    """What ids begin with, unless the style says it."""
+    chunk_object: ClassVar[str] = ""
+    """The `object` of chunks; empty: the style's."""
     body_object: ClassVar[str] = "chat.completion"
-    usage_is_opt_in: ClassVar[bool] = True
-    """Whether a stream has its usage only for a client that asked for it."""
-    requires_model: ClassVar[bool] = True
-    """Whether a request must name its model."""
-    ignored_parameters: ClassVar[frozenset[str]] = frozenset()
-    """Names of parameters of which no value is wrong."""
-    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {}
-    """What is written for the reasons that the dialect has no word for."""
     new_logprobs: ClassVar[type[Logprobs]] = LogprobObjects
     """Collects the log probabilities of a choice for `body`."""
     writers: ClassVar[Mapping[type[AnyDelta], str]] = {
@@ -99,39 +87,44 @@ class OpenAI:
         Usage: "usage",
         Failed: "failed",
     }
-    """The method that writes each delta, by name: dialects override it."""
+    """The method that writes each delta, by name: text completions override it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, style: Style = OPENAI) -> None:
         self.answer = answer
+        self.style = style
+        self.public_id = self.to_public_id(style, answer.id)
         # OpenAI's reference, `include_usage`: all other chunks have a usage, too, of null.
-        self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
+        self._usage_field = b',"usage":null' if answer.include_usage and style.usage_is_opt_in else b""
         # The JSON of citations by choice, until the choice ends.
         self._citations: defaultdict[int, bytearray] = defaultdict(bytearray)
+        # Where tool calls come whole, and where the ends of choices wait for the usage.
+        self._calls = Completion() if style.has_whole_calls else None
+        self._ended: list[Finished] = []
         # An answer may fail before its `Started`, and a dialect's failure may be a chunk.
         self._frame(Started())
 
     @classmethod
-    def dialect(cls, name: str) -> Dialect:
+    def dialect(cls, style: Style) -> Dialect:
         return Dialect(
-            name=name,
-            public_id=cls.to_public_id,
-            encoder=cls,
-            folder=lambda answer: CompletionFolder(cls(answer)),
-            envelope=cls.envelope,
-            requires_model=cls.requires_model,
-            refuses_idle_parameters=cls.usage_is_opt_in,
-            ignored_parameters=cls.ignored_parameters,
+            name=style.name,
+            public_id=partial(cls.to_public_id, style),
+            encoder=partial(cls, style=style),
+            folder=lambda answer: CompletionFolder(cls(answer, style)),
+            envelope=style.envelope,
+            requires_model=style.requires_model,
+            refuses_idle_parameters=style.usage_is_opt_in,
+            ignored_parameters=style.ignored_parameters,
         )
 
     @classmethod
-    def to_public_id(cls, id: str) -> str:
-        """Return the id that clients see of a generation's 32 hex digits."""
-        return cls.id_prefix + id
+    def prefix(cls, style: Style) -> str:
+        """Return what the ids that clients see begin with."""
+        return style.id_prefix or cls.id_prefix
 
-    @property
-    def public_id(self) -> str:
-        """The answer's id as clients see it."""
-        return self.to_public_id(self.answer.id)
+    @classmethod
+    def to_public_id(cls, style: Style, id: str) -> str:
+        """Return the id that clients see of a generation's 32 hex digits."""
+        return (style.id_prefix or cls.id_prefix) + style.id_form(id)
 
     # ---- streaming
 
@@ -147,9 +140,11 @@ class OpenAI:
 
     def _announcement(self, index: int) -> bytes:
         """Return a choice's first chunk. All choices are announced together: SDKs need to see the indices 0,
-        1, … in this order.
+        1, … in this order. Without a role, one choice needs no announcement.
         """
-        return self._chunk(index, b'{"role":"assistant"}')
+        if self.style.has_role:
+            return self._chunk(index, b'{"role":"assistant"}')
+        return self._chunk(index, self.style.empty_delta) if self.answer.choices_count > 1 else b""
 
     def _text(self, delta: Text) -> bytes:
         if delta.logprobs is None:  # what nearly every delta is: one call less
@@ -176,6 +171,9 @@ class OpenAI:
         )
 
     def _tool_call(self, delta: ToolCall) -> bytes:
+        if self._calls is not None:
+            self._calls.add(delta)
+            return b""
         return self._chunk(delta.index, to_json(_called(delta)))
 
     def _audio(self, delta: Audio) -> bytes:
@@ -196,7 +194,22 @@ class OpenAI:
         return b""
 
     def _finished(self, delta: Finished) -> bytes:
-        return self._cited(delta.index) + self._finish_chunk(delta)
+        before = self._cited(delta.index)
+        if self._calls is not None:
+            before += self._whole_calls(self._calls.choice(delta.index))
+        if self.style.usage_ends_choices:
+            self._ended.append(delta)
+            return before
+        return before + self._finish_chunk(delta)
+
+    def _whole_calls(self, choice: Choice) -> bytes:
+        """Return the chunk with the choice's tool calls, as none can grow any more."""
+        called = whole_calls(choice)
+        if "tool_calls" in called:
+            called["tool_calls"] = [
+                {"index": number, **call} for number, call in enumerate(called["tool_calls"])
+            ]
+        return self._chunk(choice.index, to_json(called)) if called else b""
 
     def _cited(self, index: int) -> bytes:
         """Return the chunk with the choice's citations; nothing if there are none."""
@@ -205,24 +218,25 @@ class OpenAI:
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a stream well."""
+        if self.style.usage_ends_choices:
+            *others, last = self._ended
+            ends = [self._finish_chunk(end) for end in others]
+            self._usage_field = b',"usage":' + to_json(usage_body(usage))
+            return b"".join(ends) + self._finish_chunk(last)
         # Every good end has a `Usage`, because it proves that the answer is booked. This client did not ask
         # to see it.
-        if self.usage_is_opt_in and not self.answer.include_usage:
+        if self.style.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
 
     def failed(self, failure: Failed) -> bytes:
         """Return the frames that end a stream that broke off."""
-        return frame(self.error_body(failure)) + DONE
-
-    @classmethod
-    def invalid_stream(cls, failure: Failed) -> bytes | None:
-        """Return a stream that refuses an invalid request for one, with status 200; None: an HTTP error."""
-        return None
+        return self.style.failed(failure, self._head)
 
     def _frame(self, started: Started) -> None:
         """Prepare what all chunks share, so that a chunk costs three copies."""
-        self._head = b"data: " + to_json(self._envelope(self.chunk_object, started))[:-1] + b',"choices":['
+        envelope = self._envelope(self.chunk_object or self.style.chunk_object, started)
+        self._head = b"data: " + to_json(envelope)[:-1] + b',"choices":['
         self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
 
     def _envelope(self, object_: str, started: Started | Completion) -> dict[str, Any]:
@@ -241,7 +255,9 @@ class OpenAI:
         return envelope
 
     def _finish_chunk(self, delta: Finished) -> bytes:
-        return self._chunk(delta.index, b"{}", finish_reason=self._word_for(delta.finish_reason))
+        return self._chunk(
+            delta.index, self.style.empty_delta, finish_reason=self._word_for(delta.finish_reason)
+        )
 
     def _chunk(
         self, index: int, delta: bytes, logprobs: bytes = b"", finish_reason: FinishReason | None = None
@@ -254,7 +270,7 @@ class OpenAI:
 
     def _word_for(self, finish_reason: FinishReason) -> FinishReason:
         """Return the dialect's word for why a choice ended."""
-        return self.finish_reasons.get(finish_reason, finish_reason)
+        return self.style.finish_reasons.get(finish_reason, finish_reason)
 
     # ---- not streaming
 
@@ -281,23 +297,9 @@ class OpenAI:
             "finish_reason": finish_reason,
         }
 
-    # ---- errors
-
-    error_body = staticmethod(openai_error_body)
-
-    @classmethod
-    def envelope(
-        cls, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False
-    ) -> ErrorAnswer:
-        """Return the failure as an HTTP answer; see `protocol.Envelope`."""
-        # Some dialects tell even this inside a stream of status 200 (`Llama.invalid_stream`).
-        if is_invalid_stream and (frames := cls.invalid_stream(failure)) is not None:
-            return ErrorAnswer(200, STREAM_HEADERS, frames)
-        return openai_error(failure)
-
 
 # Vectors are no part of a completion.
-assert {*OpenAI.writers, Vector} == set(get_args(AnyDelta)), "a delta has no writer"
+assert {*ChatEncoder.writers, Vector} == set(get_args(AnyDelta)), "a delta has no writer"
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
