@@ -21,6 +21,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from accounts import invitations
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ListAdmin
+from accounts.pages.permission_field import ChoosesPermissions
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -36,7 +37,7 @@ class PersonForm(UserChangeForm):
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(ChoosesPermissions, DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = PersonForm
@@ -90,7 +91,7 @@ class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not ge
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, ListAdmin):
+class GroupAdmin(ChoosesPermissions, DjangoGroupAdmin, ListAdmin):  # type: ignore[misc]  # arguments of one
     """Permissions of groups of operators."""
 
     nothing_yet = "No groups yet. A group gives several operators the same permissions."

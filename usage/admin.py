@@ -16,6 +16,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts import access
+from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.books import receipts
@@ -87,7 +88,7 @@ class Records:
         page.result_list = report(list)(page.result_list)
         return page
 
-    @display(description="Project", ordering="project__name")
+    @display(description="Project", ordering=NaturalOrder("project__name"))
     def project_name(self, row: Any) -> str | None:
         """Return the project's name without its organization's; None for credit."""
         return row.project and str(row.project.name)
@@ -97,7 +98,7 @@ class Records:
         """Return the key's name and first characters; None for credit."""
         return row.api_key and str(row.api_key)
 
-    @display(description="Who", ordering="organization__name")
+    @display(description="Who", ordering=NaturalOrder("organization__name"))
     def who(self, row: Any) -> str:
         """Return organization and project; credit has no project."""
         return f"{row.organization.name} / {row.project.name}" if row.project else str(row.organization.name)

@@ -95,6 +95,7 @@ class EmailDomain(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+        verbose_name = "e-mail domain"
         ordering = ["domain"]
         constraints = [
             models.UniqueConstraint(fields=["organization", "domain"], name="domain_in_organization"),

@@ -80,7 +80,7 @@ THEME: dict[str, Any] = {
                 "title": "Usage",
                 "items": [
                     _overall("Statements", "description", "statements", "usage.statement"),
-                    _page("Ledger", "account_balance", "usage.ledgerentry"),
+                    _page("Ledger entries", "account_balance", "usage.ledgerentry"),
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Refused requests", "block", "usage.refusedrequests"),
                     _page("Credit", "wallet", "usage.credit"),
@@ -120,7 +120,7 @@ THEME: dict[str, Any] = {
                         "permission": lambda request: request.user.is_superuser,
                     },
                     {
-                        **_page("Webhooks", "webhook", "chatapi.webhookendpoint"),
+                        **_page("Webhook endpoints", "webhook", "chatapi.webhookendpoint"),
                         # Roles of organizations have the permission, too, for the console.
                         "permission": "chatapi.pages.webhook_admin.may_see",
                     },

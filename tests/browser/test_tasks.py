@@ -363,12 +363,13 @@ def test_15_a_developer_tries_a_prompt_and_finds_what_it_cost(browser: Browser, 
     today = f"{house.url}/console/{organization}/overview?days=1&model=sandbox"
     console.goto(today)
     before = spend_shown(console)
-    with at_most(3, console):
+    with at_most(4, console):
         console.get_by_role("link", name="API keys").click()
         console.get_by_role("link", name="New API key").click()
         console.get_by_label("Name").fill("mine")
         console.get_by_role("button", name="Create the key").click()
         expect(console.get_by_label("API key", exact=True)).to_have_value(re.compile("^ck_live_"))
+        console.get_by_role("button", name="Copy", exact=True).first.click()
     with at_most(2, console):
         console.get_by_role("link", name="Models").click()
         console.get_by_role("link", name="sandbox", exact=True).click()

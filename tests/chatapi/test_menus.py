@@ -1,15 +1,19 @@
 """Every page of the console and of the admin is in the menu, or below a page that is."""
 
 import re
+from html import unescape
 from urllib.parse import urlsplit
 
+import pytest
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.urls import URLPattern, reverse
 
 from chatapi.console import tenancy
 from chatapi.console.urls import _of_organization
 from chatapi.pages import admin_urls
 from chatapi.pages.theme import THEME
+from tests.admin_pages import client_of
 from tests.chatapi.test_console_access import TABLE
 
 SIDEBAR = {
@@ -36,6 +40,18 @@ def test_every_page_of_the_admin_is_in_its_menu_or_below() -> None:
         and not any(each in SIDEBAR for each in (f"/admin/{route.pattern}", f"/admin/{_above(route)}/"))
     }
     assert apart == BY_BUTTON
+
+
+@pytest.mark.django_db
+def test_a_page_of_the_admin_has_the_name_of_its_entry_in_the_menu() -> None:
+    client = client_of(User.objects.create_superuser("operator"))
+    differ: dict[str, str] = {}
+    for group in THEME["SIDEBAR"]["navigation"]:
+        for item in group["items"]:
+            html = client.get(urlsplit(str(item["link"])).path).content.decode()
+            title = unescape(re.search(r"<title>\s*(.*?)\s*\|", html, re.S)[1])  # type: ignore[index]
+            differ |= {item["title"]: title} if item["title"] != title else {}
+    assert not differ
 
 
 def _above(route: URLPattern) -> str:

@@ -1,0 +1,84 @@
+"""The choice of Django permissions on the pages of users and groups: those that some page asks for, in the
+words of the menu.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.models import Permission
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+
+from accounts.pages.admin_mixins import ReadOnlyAdmin
+
+# What pages ask for besides the permissions of the lists.
+_OTHERS = {
+    "audit.view_auditentry": "Audit log: view",
+    "chatapi.read_storedresponse": "Stored responses: read the content",
+    "payment.add_payment": "Payments: pay",
+    "usage.add_ledgerentry": "Ledger entries: grant and refund credit, correct charges",
+    "usage.change_generation": "Requests: stop",
+    "usage.view_generation": "Requests: view",
+    "usage.view_ledgerentry": "Ledger entries: view",
+    "usage.view_statement": "Statements: view",
+}
+
+
+def _name(permission: Permission) -> str:
+    return f"{permission.content_type.app_label}.{permission.codename}"
+
+
+def words(permission: Permission) -> str:
+    """Return the page and what the permission allows there, such as "API keys: add"; of a permission that no
+    page asks for, Django's own words.
+    """
+    model = permission.content_type.model_class()
+    act = permission.codename.removesuffix(f"_{permission.content_type.model}")
+    if (found := _OTHERS.get(_name(permission))) or model is None:
+        return found or str(permission)
+    title = str(model._meta.verbose_name_plural)
+    return f"{title[:1].upper()}{title[1:]}: {act}"
+
+
+def offered() -> QuerySet[Permission]:
+    """Return the permissions that a page or a button asks for."""
+    chosen = Q(pk__in=[])
+    for model, page in admin.site._registry.items():
+        app, name = model._meta.app_label, model._meta.model_name
+        acts = ("view",) if isinstance(page, ReadOnlyAdmin) else ("add", "change", "delete", "view")
+        chosen |= Q(content_type__app_label=app, codename__in=[f"{act}_{name}" for act in acts])
+    for each in _OTHERS:
+        app, _, codename = each.partition(".")
+        chosen |= Q(content_type__app_label=app, codename=codename)
+    return Permission.objects.filter(chosen)
+
+
+class _Sorted(forms.models.ModelChoiceIterator):  # type: ignore[type-arg]  # not generic at run time
+    def __iter__(self) -> Iterator[Any]:
+        yield from sorted(super().__iter__(), key=lambda choice: str(choice[1]).casefold())
+
+
+class PermissionField(forms.ModelMultipleChoiceField):  # type: ignore[type-arg]  # as above
+    """Permissions with their words, sorted by these."""
+
+    iterator = _Sorted
+
+    def label_from_instance(self, obj: Any) -> str:
+        return words(obj)
+
+
+class ChoosesPermissions:
+    """A mixin before a ModelAdmin of rows with permissions: it offers those that have an effect, and those
+    that the row has already, so that saving it takes none away.
+    """
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.related_model is Permission:
+            match = request.resolver_match
+            row = match.kwargs.get("object_id") if match else None
+            owned = Q(**{db_field.related_query_name(): row}) if row and row.isdecimal() else Q(pk__in=[])
+            found = Permission.objects.filter(Q(pk__in=offered()) | owned).distinct()
+            kwargs |= {"queryset": found.select_related("content_type"), "form_class": PermissionField}
+        return super().formfield_for_manytomany(db_field, request, **kwargs)  # type: ignore[misc]
