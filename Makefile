@@ -43,7 +43,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py events.py \
 	exhaustion.py failpoints.py fallbacks.py fleet.py followers.py hung_processes.py keys_after_faults.py \
-	late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
+	late_processes.py limits_after_faults.py locked_database.py looks.py lost_messages.py old_and_new.py \
 	overlapping_faults.py payment.py protocols.py queue_classes.py reaper_in_every_worker.py \
 	rolling_restart.py sentinel_failover.py several_stream_servers.py signals.py soak_hosts.py \
 	statements.py surroundings.py valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
