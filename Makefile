@@ -43,7 +43,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py events.py \
 	exhaustion.py failpoints.py fallbacks.py fleet.py followers.py hung_processes.py keys_after_faults.py \
-	late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
+	late_processes.py limits_after_faults.py locked_database.py looks.py lost_messages.py old_and_new.py \
 	overlapping_faults.py payment.py protocols.py queue_classes.py reaper_in_every_worker.py \
 	rolling_restart.py sentinel_failover.py several_stream_servers.py signals.py soak_hosts.py \
 	statements.py surroundings.py valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
@@ -79,12 +79,18 @@ figures: ## how plain the code is: sizes, functions used once, docstrings (a mir
 migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
-test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
+test-postgres: ## the tests of what the database does, on a PostgreSQL of their own
+test-postgres: rows-on-postgres crashes-of-postgres
+
+.PHONY: rows-on-postgres crashes-of-postgres
+rows-on-postgres: .venv/.test
 	@FAULTS=few .ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage \
 		$(about_rows) $(ARGS)
-	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
 # These crash the whole server, so it is theirs alone.
+crashes-of-postgres: .venv/.test
+	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
+
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits

@@ -157,37 +157,43 @@ def cost(tokens: int, per_mtok: int) -> int:
 
 
 @pytest.mark.parametrize("owners", range(3), indirect=True)
-def test_each_line_has_the_tokens_and_amounts_of_its_label(owners: list[list[APIKey]]) -> None:
-    models = set()
+def test_each_line_and_each_credit_note_has_what_its_label_says(owners: list[list[APIKey]]) -> None:
+    models, reasons = set(), set()
     for key, _ in owners:
         for month in (JANUARY, FEBRUARY, MARCH):
-            found = lines_of(made_of(key, month))
-            assert found == recomputed(key, month)
-            models |= {(label.project, label.model) for label in found}
+            made = made_of(key, month)
+            lines, notes = lines_of(made), credit_notes_of(made)
+            assert lines == recomputed(key, month)
+            assert notes == recomputed_credit_notes(key, month)
+            models |= {(label.project, label.model) for label in lines}
+            reasons |= {reason for *_, reason in notes}
     assert {("project 0", "small"), ("project 1", "small"), ("project 2", "own")} <= models
+    assert reasons == {"correction", "rerating"}
     assert verify().differences == []
 
 
-@pytest.mark.parametrize("owners", range(3), indirect=True)
-def test_each_credit_note_has_the_corrections_of_its_label(owners: list[list[APIKey]]) -> None:
-    reasons = set()
-    for key, _ in owners:
-        for month in (JANUARY, FEBRUARY, MARCH):
-            expected: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-            for row in entries_of(key, month).filter(kind=Kind.CORRECTION).select_related("corrects"):
-                reason = "rerating" if row.is_rerating else "correction"
-                charged_at: datetime = row.corrects.created_at
-                label = (str(row.project_id), row.model, f"{charged_at:%Y-%m}", reason)
-                expected[label].append(row.amount_nanodollars)
-            found = {
-                (note.project_id, note.model, note.corrects, note.reason): (
-                    note.corrections, note.amount.nanodollars,
-                )
-                for note in made_of(key, month).credit_notes
-            }  # fmt: skip
-            assert found == {label: (len(amounts), sum(amounts)) for label, amounts in expected.items()}
-            reasons |= {label[-1] for label in found}
-    assert reasons == {"correction", "rerating"}
+CreditNotes = dict[tuple[str, str, str, str], tuple[int, int]]
+"""The number and the sum of corrections by project, model, corrected month and reason."""
+
+
+def credit_notes_of(made: StatementDocument) -> CreditNotes:
+    found: CreditNotes = {
+        (note.project_id, note.model, note.corrects, note.reason): (note.corrections, note.amount.nanodollars)
+        for note in made.credit_notes
+    }
+    assert len(found) == len(made.credit_notes), "two credit notes have the same label"
+    return found
+
+
+def recomputed_credit_notes(key: APIKey, month: Month) -> CreditNotes:
+    """Return the credit notes of the corrections in the month, one correction after the other."""
+    found: defaultdict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for row in entries_of(key, month).filter(kind=Kind.CORRECTION).select_related("corrects"):
+        reason = "rerating" if row.is_rerating else "correction"
+        charged_at: datetime = row.corrects.created_at
+        label = (str(row.project_id), row.model, f"{charged_at:%Y-%m}", reason)
+        found[label].append(row.amount_nanodollars)
+    return {label: (len(amounts), sum(amounts)) for label, amounts in found.items()}
 
 
 Tokens = dict[tuple[str, str], dict[str, int]]
