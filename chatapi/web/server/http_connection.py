@@ -27,10 +27,27 @@ from chatapi.web.server.websocket_connection import WebSocketConnection
 # has read it (RFC 9112 section 9.6).
 LINGER_SECONDS = 3.0
 
+# As in `http_request.py`; this takes 1.2 kB less.
+_SLOTS = (
+    "_active_at",
+    "_arriving_since",
+    "_has_had_request",
+    "_is_ending",
+    "_lingered_bytes",
+    "_paused_at",
+    "_received_bytes",
+    "_stall",
+    "is_proxied",
+    "limits",
+    "quota",
+    "websocket",
+)
+
 
 class HTTPConnection(http.HTTPChannel):
     """A client's socket and the requests that it carries, one after the other."""
 
+    __slots__ = _SLOTS
     requestFactory = HTTPRequest
     _path = b""  # Twisted sets it while a request arrives
     writable = WRITABLE

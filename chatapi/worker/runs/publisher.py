@@ -40,11 +40,17 @@ ATTEMPT_S = 2.0
 class Source(Protocol):
     """A generation whose deltas are published: a `Run` (`run.py`)."""
 
-    id: UUID
-    organization_id: int
-    fence: int
     inbox: str
     next_seq: int
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def organization_id(self) -> int: ...
+
+    @property
+    def fence(self) -> int: ...
 
     def fence_off(self) -> None:
         """Stop: a process with a newer fence has taken over."""
