@@ -173,6 +173,10 @@ class Protocol:
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
     """Makes a request of a body to which the service has added the earlier answers that it refers to."""
+    ticket: Callable[[str, int, str], bytes] | None = None
+    """Writes the object of a ticket for a stream (`Kind.is_ticket`) from its secret, the Unix seconds of its
+    end and the path in front of `/v1`; None: it has no tickets.
+    """
     operations: tuple[Operation, ...] = ()
     routes: tuple[Route, ...] = ()
     """Its other routes, for the API's reference."""

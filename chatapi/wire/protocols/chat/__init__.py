@@ -6,6 +6,7 @@ from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.chat.opentoken import OpenToken
 from chatapi.wire.protocols.chat.reference import ROUTES, create
 from chatapi.wire.protocols.chat.request import NAME, parse
+from chatapi.wire.protocols.chat.ticket import ticket
 from chatapi.wire.protocols.protocol import Protocol
 
 ENCODERS = {"openai": OpenAI, "opentoken": OpenToken, "bitseek": Bitseek, "llama": Llama}
@@ -18,4 +19,5 @@ CHAT = Protocol(
     model_kind="chat",
     operations=(create(ENCODERS),),
     routes=ROUTES,
+    ticket=ticket,
 )
