@@ -5,12 +5,12 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from accounts import forwarding
-from accounts.authentication import Caller, look_up, sent_key
+from accounts.authentication import KEY_HEADERS, Caller, look_up, sent_key
 from accounts.failed_attempts import attempts
 
 
 class APIKeyAuthentication(BaseAuthentication):
-    """Sets `request.user` to the `Caller` of the key in `Authorization` or `x-api-key`."""
+    """Sets `request.user` to the `Caller` of the key in one of `KEY_HEADERS`."""
 
     def authenticate(self, request: Request) -> tuple[Caller, None]:
         """Return the caller. Raises `NotAuthenticated`, `TwoKeys` or `TooManyFailedAttempts`; a malformed
@@ -18,8 +18,7 @@ class APIKeyAuthentication(BaseAuthentication):
         """
         ip = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip
         with attempts.counted(ip):
-            meta = request.META
-            key = sent_key((meta.get("HTTP_AUTHORIZATION"), meta.get("HTTP_X_API_KEY")))
+            key = sent_key(KEY_HEADERS, request.headers.get)
             with attempts.permitted(ip, key):
                 return look_up(key), None
 

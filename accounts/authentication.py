@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.conf import settings
 from django.db import connection
@@ -80,23 +80,33 @@ class RefusedKey(NamedTuple):
     api_key_id: int
 
 
-# The request headers `authorization` and `x-api-key`.
-KeyHeaders = tuple[str | None, str | None]
+# The names of the request headers that may hold the key, each with the scheme in front of the key, or with an
+# empty text if the value is the key.
+KeyHeaders = Mapping[str, str]
+# Those of the management API; each protocol of `chatapi.wire.protocols` has its own. The first is RFC 6750's.
+KEY_HEADERS: Final[KeyHeaders] = {"Authorization": "Bearer", "x-api-key": ""}
 
 
-def sent_key(headers: KeyHeaders) -> str:
-    """Return the key of `Authorization: Bearer <key>` (RFC 6750) or `x-api-key: <key>`.
+def sent_key(headers: KeyHeaders, value_of: Callable[[str], str | None]) -> str:
+    """Return the key in these headers, of which `value_of` returns the values.
 
-    Raises `KeyMissing`, or `TwoKeys` if both headers hold a key and the keys differ.
+    Raises `KeyMissing`, or `TwoKeys` if two of them hold keys that differ.
     """
-    scheme, _, credentials = (headers[0] or "").strip().partition(" ")
-    bearer = credentials.strip() if scheme.lower() == "bearer" else ""
-    bare = (headers[1] or "").strip()
-    if not bearer and not bare:
+    found: dict[str, str] = {}
+    for name, scheme in headers.items():
+        key = (value_of(name) or "").strip()
+        if scheme:
+            sent_scheme, _, credentials = key.partition(" ")
+            key = credentials.strip() if sent_scheme.lower() == scheme.lower() else ""
+        if key:
+            found[name] = key
+    if not found:
         raise KeyMissing
-    if bearer and bare and not hmac.compare_digest(bearer.encode(), bare.encode()):
-        raise TwoKeys
-    return bearer or bare
+    (first, key), *others = found.items()
+    for name, other in others:
+        if not hmac.compare_digest(key.encode(), other.encode()):
+            raise TwoKeys(first, name)
+    return key
 
 
 def look_up(key: str) -> Caller:

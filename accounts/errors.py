@@ -46,14 +46,18 @@ class NotAuthenticated(AccountsError):
 
 
 class KeyMissing(NotAuthenticated):
-    """Neither `Authorization: Bearer <key>` nor `x-api-key: <key>` was sent."""
+    """No header that may hold a key holds one."""
 
     def __init__(self) -> None:
         super().__init__(KeyRefusal.MISSING)
 
 
 class TwoKeys(AccountsError):
-    """`Authorization` and `x-api-key` hold different keys."""
+    """Two headers hold different keys."""
+
+    def __init__(self, first_header: str, second_header: str) -> None:
+        super().__init__(first_header, second_header)
+        self.first_header, self.second_header = first_header, second_header
 
 
 class TooManyFailedAttempts(AccountsError):

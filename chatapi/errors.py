@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from django.core.exceptions import TooManyFieldsSent
 
+from accounts.authentication import KEY_HEADERS, KeyHeaders
 from accounts.errors import (
     KeyMissing,
     NotAuthenticated,
@@ -37,18 +38,26 @@ class APIError(Exception):
         self.failure = failure
 
 
-def from_exception(error: Exception) -> APIError:
-    """Return the API error for any exception of a request; an unforeseen one is a 500 without details."""
+def from_exception(error: Exception, key_headers: KeyHeaders = KEY_HEADERS) -> APIError:
+    """Return the API error for any exception of a request that may have its key in these headers.
+
+    An unforeseen exception is a 500 without details.
+    """
     if isinstance(error, APIError):
         return error
     # By the exact type: a new subclass is a 500 until somebody has decided what clients may see of it.
+    if (fault := _FAULTS_OF_KEYS.get(type(error))) is not None:
+        return _not_authenticated(fault, key_headers)
     to_failure = _TO_FAILURE.get(type(error))
     return internal_error() if to_failure is None else APIError(to_failure(error))
 
 
-def not_authenticated(message: str = "Incorrect API key provided.") -> APIError:
-    """Return a 401, the same for every fault of a key."""
-    message = f"{message} Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+def _not_authenticated(fault: str, key_headers: KeyHeaders) -> APIError:
+    """Return a 401 that says where the key is expected."""
+    places = " or ".join(
+        f"'{name}: {scheme} <key>'" if scheme else f"'{name}: <key>'" for name, scheme in key_headers.items()
+    )
+    message = f"{fault} Send a valid key as {places}."
     return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
 
 
@@ -239,19 +248,21 @@ def _rate_limited(message: str, retry_after_ms: int | None, code: str = "rate_li
     return Failed(message, "rate_limit_error", code, status=429, retry_after_ms=retry_after_ms)
 
 
+# The same for every fault of a key that was sent.
+_FAULTS_OF_KEYS: dict[type[Exception], str] = {
+    NotAuthenticated: "Incorrect API key provided.",
+    KeyMissing: "No API key was sent.",
+}
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFieldsSent: lambda _: Failed(
         "Too many query parameters.", INVALID, "request_too_large", status=400
     ),
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
-    NotAuthenticated: lambda error: not_authenticated().failure,
-    # It is also `NotAuthenticated`, which has other words.
-    KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
-    TwoKeys: lambda _: Failed(
-        "The headers Authorization and x-api-key hold different keys. Send one key.",
+    TwoKeys: lambda error: Failed(
+        f"The headers {error.first_header} and {error.second_header} hold different keys. Send one key.",
         INVALID,
         "ambiguous_api_key",
-        "x-api-key",
+        error.second_header,
         400,
     ),
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),

@@ -10,9 +10,11 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from accounts.models import KeyScope
+from chatapi.api.openapi_operations import key_scheme
 from chatapi.api.openapi_routes import paths
 from chatapi.api.openapi_schemas import all_schemas
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import all_key_headers
 
 _SCOPES = "\n".join(f"- `{scope.value}`: {scope.label.partition(' – ')[2]}" for scope in KeyScope)
 _PREFIXES = ", ".join(f"`/{name}/v1`" for name in DIALECTS)
@@ -44,8 +46,10 @@ def content() -> dict[str, Any]:
     """Return the document, which is shared: read it only."""
     about_key = {"description": "An API key: `ck_live_…` or `ck_test_…`."}
     keys = {
-        "APIKey": {"type": "http", "scheme": "bearer", **about_key},
-        "APIKeyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key", **about_key},
+        key_scheme(name): {"type": "http", "scheme": scheme.lower(), **about_key}
+        if scheme
+        else {"type": "apiKey", "in": "header", "name": name, **about_key}
+        for name, scheme in all_key_headers().items()
     }
     return {
         "openapi": "3.1.0",

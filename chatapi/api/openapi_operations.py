@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from accounts.authentication import KEY_HEADERS
 from chatapi.wire.api_reference import Schema, new_answer
 
 _ERRORS = {
@@ -47,11 +48,21 @@ def new_operation(
         "summary": summary,
         "description": description,
         "tags": [tag],
-        "security": [{"APIKey": []}, {"APIKeyHeader": []}],
+        "security": security_with(KEY_HEADERS),
         "parameters": list(parameters),
         "responses": {str(status): found[status] for status in sorted(found)},
     }
     return operation if body is None else operation | {"requestBody": body}
+
+
+def key_scheme(header: str) -> str:
+    """Return the name of the security scheme for a key in this header; generated clients know two of them."""
+    return {"Authorization": "APIKey", "x-api-key": "APIKeyHeader"}.get(header, header)
+
+
+def security_with(key_headers: Iterable[str]) -> list[Schema]:
+    """Return an operation's security: a key in one of these headers."""
+    return [{key_scheme(header): []} for header in key_headers]
 
 
 def with_errors(operation: Schema, error: str, overloaded_status: int) -> Schema:

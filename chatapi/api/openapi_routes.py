@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any
 
 import msgspec
 
+from accounts.authentication import KEY_HEADERS
 from chatapi.api import generations_reference
 from chatapi.api.management import ROUTES
-from chatapi.api.openapi_operations import new_operation, with_errors
+from chatapi.api.openapi_operations import new_operation, security_with, with_errors
 from chatapi.api.openapi_schemas import ecma_patterns, ref_to
 from chatapi.api.organization import REPORTS, Report
 from chatapi.api.statements import StatementOfMonth, Statements
@@ -26,7 +26,7 @@ from chatapi.wire.api_reference import (
     ref,
 )
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol
+from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol, all_key_headers
 
 _COMPLETION = (402, 404, 409, 410, 415, 422, 502, 504)
 
@@ -56,12 +56,13 @@ def paths() -> dict[str, Schema]:
     for protocol in PROTOCOLS.values():
         for operation in protocol.operations:
             found[operation.path] = {"post": _creation(operation, protocol)}
-    for route in chain(
-        *(protocol.routes for protocol in PROTOCOLS.values()),
-        generations_reference.ROUTES,
-        (view.reference for view in _READINGS),
-    ):
-        found.setdefault(route.path, {})[route.method] = _operation(route)
+    for protocol in PROTOCOLS.values():
+        for route in protocol.routes:
+            found.setdefault(route.path, {})[route.method] = _operation(route, protocol.key_headers)
+    for route in generations_reference.ROUTES:
+        found.setdefault(route.path, {})[route.method] = _operation(route, all_key_headers())
+    for route in (view.reference for view in _READINGS):
+        found.setdefault(route.path, {})[route.method] = _operation(route, KEY_HEADERS)
     reports = {f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()}
     return found | reports | _management()
 
@@ -75,10 +76,11 @@ def _creation(operation: Operation, protocol: Protocol) -> Schema:
         answers=_completion(operation.answer, operation.event, protocol.answer_media_type),
         errors=_COMPLETION,
     )
+    found["security"] = security_with(protocol.key_headers)
     return with_errors(found, operation.error, operation.overloaded_status)
 
 
-def _operation(route: Route) -> Schema:
+def _operation(route: Route, key_headers: Iterable[str]) -> Schema:
     operation = new_operation(
         (route.tag, route.operation_id, route.summary),
         route.description,
@@ -87,7 +89,7 @@ def _operation(route: Route) -> Schema:
         answers=route.answers,
         errors=route.errors,
     )
-    return operation if route.needs_key else operation | {"security": []}
+    return operation | {"security": security_with(key_headers) if route.needs_key else []}
 
 
 def _management() -> dict[str, Schema]:

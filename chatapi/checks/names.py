@@ -10,10 +10,10 @@ from django.core import checks
 from chatapi import local_secrets
 from chatapi.checks import CHECK_TAG, MISSPELT, wrong_values
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import all_key_headers
 from usage import failpoints
 
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
-SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 
@@ -56,7 +56,8 @@ def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
 def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the header that names end users can be one, and that no key is stored as a name."""
     name = settings.END_USER_HEADER
-    is_good = not name or (HEADER_NAME.fullmatch(name) and name not in SECRET_HEADERS)
+    secret = {"authorization", "proxy-authorization", "cookie", *map(str.lower, all_key_headers())}
+    is_good = not name or (HEADER_NAME.fullmatch(name) and name not in secret)
     wrong = [] if is_good else [name]
     hint = "Use a name such as x-end-user, or leave it unset."
     return wrong_values("CHATAPI_END_USER_HEADER", wrong, "no header for names", hint, "E012")

@@ -67,10 +67,7 @@ async def issue_ticket(exchange: Exchange) -> None:
         )
     except WindowFull as error:
         raise errors.too_many_tickets(services.tickets.unused.max_bytes, error.retry_after_ms) from None
-    body = {
-        "object": "chat.completion.ticket",
-        "id": secret,
-        "expires_at": identity.created(exchange.id) + services.tickets.ttl_ms // 1_000,
-        "url": f"{settings.PATH_PREFIX}/{dialect}/v1/chat/completions?ticket={secret}",
-    }
-    await exchange.send_json(201, msgspec.json.encode(body))
+    expires_at = identity.created(exchange.id) + services.tickets.ttl_ms // 1_000
+    assert exchange.protocol.ticket is not None, "a protocol whose route issues tickets writes them"
+    body = exchange.protocol.ticket(secret, expires_at, f"{settings.PATH_PREFIX}/{dialect}")
+    await exchange.send_json(201, body)

@@ -11,16 +11,19 @@ from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallab
 
 from accounts.limits import IN_HEADERS
 from chatapi import identity
-from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols import PROTOCOLS, all_key_headers
 
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
 USUAL_HEADERS = ", ".join(
-    [
-        *("authorization", "x-api-key", "content-type"),
-        *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.client_headers),
-    ]
+    dict.fromkeys(
+        [
+            *(name.lower() for name in all_key_headers()),
+            "content-type",
+            *(name for protocol in PROTOCOLS.values() for name in protocol.client_headers),
+        ]
+    )
 ).encode()
 # The response headers that scripts may read in addition to the safelisted ones.
 READABLE = b", ".join(

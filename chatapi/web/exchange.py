@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 
 from django.conf import settings
 
-from accounts import forwarding
-from accounts.authentication import Caller, KeyHeaders
+from accounts import authentication, forwarding
+from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from accounts.rate_limits import Reservation
@@ -76,6 +76,10 @@ class Exchange:
         """Has the form of the response: the kind's protocol. For a URL with a generation, it is the client's
         until the generation is found, and then the generation's.
         """
+        self.key_headers = self.protocol.key_headers
+        """May hold the API key (`Protocol.key_headers`): those of the request's protocol, whatever becomes of
+        the response's.
+        """
         self.dialect: Dialect | None = None
         self.status: int | None = None
         """The response's, once it has begun."""
@@ -129,10 +133,9 @@ class Exchange:
         value = self.request_headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    @property
-    def key_headers(self) -> KeyHeaders:
-        """Return the headers that may hold the API key."""
-        return self.header(b"authorization"), self.header(b"x-api-key")
+    def sent_key(self) -> str:
+        """Return the API key. Raises `KeyMissing` or `TwoKeys`."""
+        return authentication.sent_key(self.key_headers, lambda name: self.header(name.lower().encode()))
 
     @property
     def end_user(self) -> str:
@@ -275,7 +278,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
-    caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
+    caller = await services.authenticate(exchange.sent_key, exchange.client_ip)
     exchange.set_caller(caller)
     with _arriving(exchange, caller, services):
         await services.turns.take(caller.organization_id, REQUEST_UNITS)

@@ -59,7 +59,7 @@ def to_failure(exchange: Exchange, error: Exception) -> Failed:
         # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
         is_nothing_charged = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
         return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure
-    failure = errors.from_exception(error).failure
+    failure = errors.from_exception(error, exchange.key_headers).failure
     if failure.code == "internal_error":
         log.error("a request failed", exc_info=error)
     return failure

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from accounts import access, authentication
 from accounts.authentication import Caller
+from accounts.errors import NotAuthenticated
 from chatapi import errors, identity
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.resumption import Position, check_reached, is_kept, position, remainder
@@ -111,12 +112,14 @@ async def _generation(exchange: Exchange, services: Services) -> Generation:
 
 
 async def authorize_again(exchange: Exchange, services: Services) -> None:
-    """Raise an `AccountsError` if the key is not valid any more, as its last request has learned.
+    """Raise an error if the key is not valid any more, as its last request has learned.
 
     This is not `authenticate`: a stream that ends is no attempt to guess a key, and is not counted as one.
     """
-    caller = await services.callers.authenticate(
-        authentication.sent_key(exchange.key_headers),
-        lambda key: services.commits.read(authentication.look_up, key),
-    )
+    try:
+        caller = await services.callers.authenticate(
+            exchange.sent_key(), lambda key: services.commits.read(authentication.look_up, key)
+        )
+    except NotAuthenticated as error:
+        raise errors.from_exception(error, exchange.key_headers) from None
     caller.require(exchange.kind.scope)

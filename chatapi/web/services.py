@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from accounts import authentication
-from accounts.authentication import Caller, CallerCache, KeyHeaders, RefusedKey, sent_key
+from accounts.authentication import Caller, CallerCache, RefusedKey
 from accounts.errors import AccountsError
 from accounts.failed_attempts import SHARE_S, attempts
 from accounts.rate_limits import RUNNING_LEASE_MS, RateLimits
@@ -177,13 +177,13 @@ class Services:
             cls._instance.is_closing = True
             cls._instance.inboxes.wake_all()
 
-    async def authenticate(self, headers: KeyHeaders, address: str) -> Caller:
-        """Return the owner of the key in these headers.
+    async def authenticate(self, sent_key: Callable[[], str], address: str) -> Caller:
+        """Return the owner of the key that `sent_key` returns.
 
         Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` for that IP address.
         """
         with attempts.counted(address):
-            key = sent_key(headers)
+            key = sent_key()
             return await self.callers.authenticate(key, lambda key: self._look_up(key, address))
 
     async def _look_up(self, key: str, address: str) -> Caller:

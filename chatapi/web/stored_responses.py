@@ -6,7 +6,6 @@ database (`response_store.py`). The books tell whose they are.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from accounts import access
 from accounts.authentication import Caller
 from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
-from chatapi.delta_stream import MAX_SEQ
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
 from chatapi.web.relay import CLOSING, LOST, Authorize, Pace, frames_of, terminal_of
@@ -38,7 +36,6 @@ from usage.models import State as RowState
 
 # The most responses that the item references of one request may lead to.
 MAX_REFERENCED: Final = 64
-MAX_PAGE_ITEMS: Final = 100
 # Of a state: to read as many takes as long as a delta (`fair_turns.py`).
 STATE_UNIT_BYTES: Final = 4_096
 # How long a cancellation waits for the end that it brings.
@@ -47,7 +44,6 @@ CANCEL_WAIT_S: Final = 5.0
 DELETED_LOG_MS: Final = 3_000
 # The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +98,9 @@ async def retrieve(exchange: Exchange) -> None:
         await _delete(exchange)
         return
     services = await Services.get()
-    wants_stream = exchange.query("stream")
-    if wants_stream not in (None, "true", "false"):
-        raise InvalidRequest("Invalid value for 'stream': expected 'true' or 'false'.", "stream")
+    wants_stream = stored.wants_stream(exchange.query)
     found = await _requested(exchange, services)
-    if wants_stream == "true":
+    if wants_stream:
         await _stream(exchange, services, found)
     else:
         await exchange.send_json(200, (await found.folded()).body())
@@ -116,21 +110,9 @@ async def list_input_items(exchange: Exchange) -> None:
     """`GET /v1/responses/{id}/input_items`: the items of the conversation, page by page."""
     exchange.allow("GET")
     services = await Services.get()
-    limit = _number(exchange, "limit", 20, 1, MAX_PAGE_ITEMS)
-    order = exchange.query("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid value for 'order': supported values are: 'asc', 'desc'.", "order")
+    query = stored.page_query(exchange.query)
     found = await _requested(exchange, services)
-    page = stored.input_page(
-        found.answer.id,
-        found.state,
-        after=exchange.query("after"),
-        limit=limit,
-        is_descending=order == "desc",
-    )
-    if page is None:
-        raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
-    await exchange.send_json(200, page)
+    await exchange.send_json(200, stored.input_page(found.answer.id, found.state, query))
 
 
 async def cancel(exchange: Exchange) -> None:
@@ -173,8 +155,8 @@ async def _forget_answer(services: Services, row: Generation) -> None:
 
 
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:
-    """Send the events behind `starting_after`, as they come; a client that leaves cancels nothing."""
-    after = _number(exchange, "starting_after", -1, 0, MAX_SEQ)
+    """Send the events that the client asks for, as they come; a client that leaves cancels nothing."""
+    after = stored.starting_after(exchange.query)
     exchange.encoder = stored.events(found.answer, found.state, after)
     await exchange.send_head(200, STREAM_HEADERS)
     # So that the head leaves at once, even if the first event takes long.
@@ -223,7 +205,7 @@ async def _referenced(
         responses.setdefault(response_id, item_id)
     if len(responses) > MAX_REFERENCED:
         message = f"The input refers to items of more than {MAX_REFERENCED} responses."
-        raise InvalidRequest(message, "input")
+        raise InvalidRequest(message, stored.ITEMS_PARAM)
     outputs: dict[str, bytes] = {}
     for response_id, item_id in responses.items():
         if (found := await _find(exchange, services, caller, response_id)) is None:
@@ -294,13 +276,3 @@ async def _find(
         return None
     await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
     return Stored(services, row, answer_to(exchange, row), stored.read_state(state), batches)
-
-
-def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:
-    text = exchange.query(name)
-    if text is None:
-        return default
-    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
-        message = f"Invalid value for '{name}': expected an integer from {least} to {most}."
-        raise InvalidRequest(message, name)
-    return int(text)

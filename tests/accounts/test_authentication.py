@@ -9,8 +9,16 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
-from accounts.authentication import Caller, CallerCache, look_up, look_up_all, look_up_id, sent_key
-from accounts.errors import KeyRefusal, NotAuthenticated, TwoKeys
+from accounts.authentication import (
+    KEY_HEADERS,
+    Caller,
+    CallerCache,
+    look_up,
+    look_up_all,
+    look_up_id,
+    sent_key,
+)
+from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, TwoKeys
 from accounts.models import APIKey, RateLimit
 from tests.cast import Person
 
@@ -173,24 +181,35 @@ def test_the_keys_of_an_inactive_owner_are_refused(alice: Person, whose: str) ->
     "header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer\tabc".replace("\t", " ")]
 )
 def test_the_scheme_may_be_written_in_any_case(header: str) -> None:
-    assert sent_key((header, None)) == "abc"
+    assert sent_key(KEY_HEADERS, {"Authorization": header}.get) == "abc"
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "abc", "Token abc"])
 def test_what_is_no_bearer_token_is_refused(header: str | None) -> None:
     with pytest.raises(NotAuthenticated):
-        sent_key((header, None))
+        sent_key(KEY_HEADERS, {"Authorization": header}.get)
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Basic YTpi", "Bearer abc"])
 def test_the_key_may_come_in_its_own_header(authorization: str | None) -> None:
-    assert sent_key((authorization, " abc ")) == "abc"
+    assert sent_key(KEY_HEADERS, {"Authorization": authorization, "x-api-key": " abc "}.get) == "abc"
 
 
 @pytest.mark.parametrize("other", ["ABC", "abcd", "é"])
 def test_two_different_keys_are_ambiguous(other: str) -> None:
-    with pytest.raises(TwoKeys):
-        sent_key(("Bearer abc", other))
+    with pytest.raises(TwoKeys) as refused:
+        sent_key(KEY_HEADERS, {"Authorization": "Bearer abc", "x-api-key": other}.get)
+    assert (refused.value.first_header, refused.value.second_header) == ("Authorization", "x-api-key")
+
+
+def test_any_headers_may_hold_the_key() -> None:
+    headers = {"a": "", "b": "Token", "c": ""}
+    assert sent_key(headers, {"b": "token abc", "c": "abc"}.get) == "abc"
+    with pytest.raises(TwoKeys) as refused:
+        sent_key(headers, {"a": "abc", "b": "Token abc", "c": "other"}.get)
+    assert (refused.value.first_header, refused.value.second_header) == ("a", "c")
+    with pytest.raises(KeyMissing):
+        sent_key(headers, {"b": "Bearer abc", "Authorization": "Bearer abc", "x-api-key": "abc"}.get)
 
 
 class Database:

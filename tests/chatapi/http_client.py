@@ -103,17 +103,20 @@ class Exchange:
 class Client:
     """Asks one server with one key."""
 
-    def __init__(self, url: str, key: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, key: str, timeout_s: float = TIMEOUT_S, *, key_header: str = "") -> None:
+        """Ask with this key, which is the whole value of `key_header`; without one it is a Bearer token."""
         self._address = urlsplit(url).netloc
         self._timeout_s = timeout_s
         self.key = key
+        self._key_header = key_header
 
     @contextmanager
     def exchange(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
     ) -> Iterator[Exchange]:
         """Send a request; the connection is closed in the end. A header that is None is left out."""
-        named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
+        key = {self._key_header: self.key} if self._key_header else {"Authorization": f"Bearer {self.key}"}
+        named = {**key, "Content-Type": "application/json", **headers}
         connection = HTTPConnection(self._address, timeout=self._timeout_s)
         exchange = Exchange(connection)
         try:

@@ -1,5 +1,5 @@
 """Two protocols that only this installation has: their folder (`tests/protocols/small.py`) and a row in each
-of the two tables are all that a protocol takes, from the request's body to the books and a resumed stream.
+of the two tables are all that a protocol takes, from the key and the body to the books and a resumed stream.
 """
 
 import json
@@ -14,6 +14,7 @@ import pytest
 from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
+from tests.protocols.small import KEY_HEADER
 
 pytestmark = [pytest.mark.xdist_group("protocols"), pytest.mark.timeout(120)]
 
@@ -32,8 +33,18 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 @pytest.fixture
-def client(installation: Installation) -> Client:
+def bearer_client(installation: Installation) -> Client:
     return Client(installation.url, installation.keys["live"])
+
+
+@pytest.fixture
+def client(installation: Installation) -> Client:
+    return events_client(installation.url, installation.keys["live"])
+
+
+def events_client(url: str, key: str) -> Client:
+    """Return a client that sends the key as `EVENTS` alone has it."""
+    return Client(url, key, key_header=KEY_HEADER)
 
 
 def vectors(client: Client, **members: Any) -> Answer:
@@ -61,11 +72,44 @@ def without_ids(body: bytes) -> bytes:
     return b"".join(line for line in body.splitlines(keepends=True) if not line.startswith(b"id: "))
 
 
+# ---- the key
+
+
+def test_a_key_is_found_only_where_the_protocol_has_it(
+    client: Client, bearer_client: Client, installation: Installation
+) -> None:
+    assert events(client).status == 200
+    url, key = installation.url, bearer_client.key
+    by_scheme = Client(url, f"token  {key}", key_header="Events-Authorization")
+    assert events(by_scheme).status == 200
+    for refused in (events(bearer_client), events(Client(url, key, key_header="x-api-key"))):
+        assert (refused.status, refused.json["error"]["words"]) == (
+            401,
+            "No API key was sent. "
+            "Send a valid key as 'x-events-key: <key>' or 'Events-Authorization: Token <key>'.",
+        )
+    assert vectors(client).status == 401
+
+
+def test_on_shared_routes_every_protocols_key_is_found(client: Client, bearer_client: Client) -> None:
+    generation_id = events(client, stream=True).headers["x-generation-id"]
+    for each in (client, bearer_client):
+        assert [kind for kind, _ in events_of(follow(each, generation_id).body)][-1] == "stop"
+        cancelled = each.send("POST", f"/v1/generations/{generation_id}/cancel", b"")
+        assert cancelled.status == 200
+
+
+def test_the_reference_says_where_its_keys_are(client: Client) -> None:
+    schemes = client.send("GET", "/openapi.json").json["components"]["securitySchemes"]
+    assert schemes.keys() == {"APIKey", "APIKeyHeader", KEY_HEADER, "Events-Authorization"}
+    assert (schemes[KEY_HEADER]["in"], schemes[KEY_HEADER]["name"]) == ("header", KEY_HEADER)
+
+
 # ---- the answer, and the books
 
 
-def test_one_object_in_the_protocols_form(client: Client, installation: Installation) -> None:
-    answer = vectors(client)
+def test_one_object_in_the_protocols_form(bearer_client: Client, installation: Installation) -> None:
+    answer = vectors(bearer_client)
     assert answer.status == 200
     tokens = answer.json["tokens"]
     assert [item["position"] for item in answer.json["data"]] == [0, 1]
@@ -110,7 +154,7 @@ def test_a_stream_of_typed_events(client: Client, installation: Installation) ->
 
 def test_a_keep_alive_is_the_protocols_own(installation: Installation) -> None:
     with installation.another_web(CHATAPI_PING_MS="200") as impatient:
-        client = Client(impatient.url, installation.keys["live"])
+        client = events_client(impatient.url, installation.keys["live"])
         turns = [{"text": "[sandbox tokens=2 first_delay_ms=600 delay_ms=600]"}]
         answer = events(client, stream=True, turns=turns)
         again = follow(client, answer.headers["x-generation-id"])
@@ -151,7 +195,7 @@ def test_a_running_stream_is_resumed_by_another_process(client: Client, installa
             event_id = line.decode().removeprefix("id: ").strip() if line.startswith(b"id: ") else event_id
             seen += line
     with installation.another_web() as elsewhere:
-        rest = follow(Client(elsewhere.url, installation.keys["live"]), accepted.json["id"], event_id)
+        rest = follow(events_client(elsewhere.url, installation.keys["live"]), accepted.json["id"], event_id)
     assert seen + rest.body == follow(client, accepted.json["id"]).body
     assert [kind for kind, _ in events_of(rest.body)] == [*["text"] * 4, "stop"]
 
@@ -165,11 +209,11 @@ def test_an_answer_that_is_fetched_later(client: Client) -> None:
     assert [kind for kind, _ in events_of(stream)] == ["start", *["text"] * WORDS, "stop"]
 
 
-def test_an_answer_that_has_no_stream_is_never_fetched_as_one(client: Client) -> None:
+def test_an_answer_that_has_no_stream_is_never_fetched_as_one(bearer_client: Client) -> None:
     body = json.dumps({"model": "sandbox", "input": "one"}).encode()
-    answer = client.send("POST", "/v1/vectors", body, prefer="respond-async")
+    answer = bearer_client.send("POST", "/v1/vectors", body, prefer="respond-async")
     assert (answer.status, answer.headers["preference-applied"]) == (200, None)
-    refused = follow(client, answer.headers["x-generation-id"])
+    refused = follow(bearer_client, answer.headers["x-generation-id"])
     assert (refused.status, refused.error["code"]) == (400, "not_streamable")
 
 
@@ -183,17 +227,19 @@ def test_a_repeated_request_gets_the_first_ones_answer(client: Client) -> None:
 # ---- errors
 
 
-def test_an_invalid_request_is_refused_in_the_protocols_envelope(client: Client) -> None:
+def test_an_invalid_request_is_refused_in_the_protocols_envelope(
+    client: Client, bearer_client: Client
+) -> None:
     refused = events(client, longest=0)
     assert refused.status == 400
     assert refused.json["type"] == "error"
     assert refused.json["request_id"] == refused.headers["x-request-id"]
     assert "longest" in refused.json["error"]["words"]
-    assert vectors(client, input=5).error["param"] == "input"
+    assert vectors(bearer_client, input=5).error["param"] == "input"
 
 
 def test_so_is_a_wrong_key(installation: Installation) -> None:
-    refused = events(Client(installation.url, "ck_live_nonsense"))
+    refused = events(events_client(installation.url, "ck_live_nonsense"))
     assert (refused.status, refused.json["error"]["kind"]) == (401, "other")
     assert refused.headers["content-length"] == str(len(refused.body))
 
@@ -206,6 +252,7 @@ BEFORE_ITS_CODE = [
     (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
     (b"POST /v1/events?a=/ HTTP/1.1\r\n\r\n", 400),
     (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nx-api-key: a\r\nx-api-key: b\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nx-events-key: a\r\nx-events-key: b\r\n\r\n", 400),
     (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: a\r\n\r\n", 400),
     (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nA: %b\r\n\r\n" % (b"a" * 20_000), 431),
     (
@@ -230,9 +277,11 @@ def test_so_is_what_fails_before_its_code_runs(
 
 
 def test_so_are_two_different_keys(client: Client) -> None:
-    refused = client.send("POST", "/v1/events", b"{}", x_api_key="ck_live_other")
+    refused = client.send("POST", "/v1/events", b"{}", events_authorization="Token ck_live_other")
     assert refused.status == 400
-    assert refused.json["error"]["words"].startswith("The headers Authorization and x-api-key hold different")
+    assert refused.json["error"]["words"] == (
+        "The headers x-events-key and Events-Authorization hold different keys. Send one key."
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,7 +1,7 @@
 """Two small protocols, which only tests have.
 
 `VECTORS` is like embeddings: other names, no stream, one object. `EVENTS` is like Anthropic's messages: typed
-events, another envelope with statuses of its own, another form of ids.
+events, another envelope with statuses of its own, another form of ids; its keys come in headers of its own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -137,6 +137,9 @@ def parse_events(
     )
 
 
+KEY_HEADER = "x-events-key"
+
+
 def event(kind: str, **members: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind} | members))
 
@@ -204,4 +207,6 @@ EVENTS = Protocol(
     model_kind="chat",
     answer_media_type="application/events+json",
     request_id_headers=(b"x-request-id", b"events-request-id"),
+    key_headers={KEY_HEADER: "", "Events-Authorization": "Token"},
+    client_headers=(KEY_HEADER, "events-authorization"),
 )

@@ -16,10 +16,12 @@ from twisted.web.http_headers import Headers
 
 from chatapi.web.server import refusals
 from chatapi.web.server.refusals import Refusal
+from chatapi.wire.protocols import all_key_headers
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
 http.RESPONSES.update(refusals.PHRASES)
 
+_KEY_HEADERS = [name.encode() for name in all_key_headers()]
 # The event of all connections whose clients read: an event of its own would take 800 bytes of each.
 WRITABLE = asyncio.Event()
 WRITABLE.set()
@@ -164,7 +166,7 @@ class HTTPRequest(WebRequest):
         length = self.channel.length
         if version == b"HTTP/1.1" and len(header_values(b"host", ())) != 1:
             return refusals.NOT_ONE_HOST
-        if any(len(header_values(name, ())) > 1 for name in (b"authorization", b"x-api-key")):
+        if any(len(header_values(name, ())) > 1 for name in _KEY_HEADERS):
             return refusals.REPEATED_KEY
         if not path.startswith(b"/") or path.startswith(b"//"):
             return refusals.NOT_A_PATH

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from chatapi import identity
 from chatapi.wire.deltas import Failed
-from chatapi.wire.protocols import error_answer
+from chatapi.wire.protocols import all_key_headers, error_answer
 from chatapi.wire.protocols.envelope import ErrorAnswer
 
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -61,9 +61,10 @@ NOT_A_PATH = Refusal(
 )
 # RFC 9112 section 3.2.
 NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
+*_OTHERS, _LAST = all_key_headers()
 # Daphne would join the values with a comma.
 REPEATED_KEY = Refusal(
-    HTTPStatus.BAD_REQUEST, "The headers Authorization and x-api-key may each be sent only once."
+    HTTPStatus.BAD_REQUEST, f"The headers {', '.join(_OTHERS)} and {_LAST} may each be sent only once."
 )
 # RFC 6455 section 4.1.
 NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins with a GET request.")

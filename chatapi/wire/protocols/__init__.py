@@ -49,6 +49,11 @@ def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
     return next(chain(by_path, by_header), CHAT)
 
 
+def all_key_headers() -> dict[str, str]:
+    """Return the headers that may hold an API key, of all protocols; see `Protocol.key_headers`."""
+    return {name: scheme for each in PROTOCOLS.values() for name, scheme in each.key_headers.items()}
+
+
 def error_answer(
     path: str, failure: Failed, request_id: str, header_names: Container[str] = ()
 ) -> ErrorAnswer:
@@ -61,4 +66,4 @@ def error_answer(
 
 
 __all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer"]
-__all__ += ["protocol_named", "protocol_of"]
+__all__ += ["all_key_headers", "protocol_named", "protocol_of"]

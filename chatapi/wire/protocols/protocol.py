@@ -101,6 +101,10 @@ def no_limit_headers(counts: str, most: int, remaining: int, reset_at: datetime)
     return []
 
 
+# Where OpenAI's SDKs send the key, and where Anthropic's do.
+USUAL_KEY_HEADERS: typing.Final[Mapping[str, str]] = {"Authorization": "Bearer", "x-api-key": ""}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How one dialect of a protocol writes its answers."""
@@ -169,6 +173,10 @@ class Protocol:
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
     """Makes a request of a body to which the service has added the earlier answers that it refers to."""
+    ticket: Callable[[str, int, str], bytes] | None = None
+    """Writes the object of a ticket for a stream (`Kind.is_ticket`) from its secret, the Unix seconds of its
+    end and the path in front of `/v1`; None: it has no tickets.
+    """
     operations: tuple[Operation, ...] = ()
     routes: tuple[Route, ...] = ()
     """Its other routes, for the API's reference."""
@@ -181,7 +189,13 @@ class Protocol:
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
     client_headers: tuple[str, ...] = ()
-    """The names of the request headers that only its clients send."""
+    """The names, in lower case, of the request headers that only its clients send: they choose the protocol
+    on routes that all protocols share.
+    """
+    key_headers: Mapping[str, str] = field(default_factory=lambda: USUAL_KEY_HEADERS)
+    """The names of the request headers that may hold the API key, each with the scheme in front of the key,
+    or with an empty text if the value is the key. One that no other protocol has is in `client_headers`, too.
+    """
     limit_headers: LimitHeaders = no_limit_headers
     """Makes the headers about a rate limit that the protocol has beside OpenAI's `x-ratelimit-*`."""
 

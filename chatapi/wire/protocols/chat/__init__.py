@@ -7,6 +7,7 @@ from chatapi.wire.protocols.chat.opentoken import OPENTOKEN
 from chatapi.wire.protocols.chat.reference import ROUTES, create
 from chatapi.wire.protocols.chat.request import NAME, parse
 from chatapi.wire.protocols.chat.style import OPENAI
+from chatapi.wire.protocols.chat.ticket import ticket
 from chatapi.wire.protocols.protocol import Protocol
 
 STYLES = {style.name: style for style in (OPENAI, OPENTOKEN, BITSEEK, LLAMA)}
@@ -20,4 +21,5 @@ CHAT = Protocol(
     model_kind="chat",
     operations=(create(STYLES.values()),),
     routes=ROUTES,
+    ticket=ticket,
 )

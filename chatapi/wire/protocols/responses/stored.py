@@ -1,15 +1,17 @@
 """What is kept of a response for later requests, and the objects that tell of it.
 
-Code outside this folder reads, continues and deletes responses with the functions here.
+Code outside this folder reads, continues and deletes responses with the functions here, which also read the
+queries of its routes.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, get_args
 from uuid import UUID
 
 import msgspec
 
+from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.encoder import Encoder, Folder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
@@ -17,15 +19,26 @@ from chatapi.wire.protocols.responses.parts import MessagePart
 from chatapi.wire.protocols.responses.request import NAME
 from chatapi.wire.protocols.responses.response import ID_PREFIX
 
-__all__ = ["CONTINUED_PARAM", "ENDPOINT", "Folder", "State", "accepted", "conversation", "deleted"]
-__all__ += ["events", "input_page", "output_items", "queued", "read_state", "resolved_body", "response_of"]
+__all__ = ["CONTINUED_PARAM", "ENDPOINT", "ITEMS_PARAM", "Folder", "PageQuery", "State", "accepted"]
+__all__ += ["conversation", "deleted", "events", "input_page", "output_items", "page_query", "queued"]
+__all__ += ["read_state", "resolved_body", "response_of", "starting_after", "wants_stream"]
 
 # As a generation's row names the protocol.
 ENDPOINT: Final = NAME
 # The parameter that names the response that a request continues.
 CONTINUED_PARAM: Final = "previous_response_id"
+# The parameter whose items may be references.
+ITEMS_PARAM: Final = "input"
 # As `Response._item_id` makes them: prefix, generation, number.
 _OUTPUT_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
+
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+# The largest number of an event, as of an entry in a log.
+_MAX_EVENT: Final = 999_999_999
+_MAX_PAGE_ITEMS: Final = 100
+
+# Returns the value of a parameter of the URL's query, or None without it.
+Query = Callable[[str], str | None]
 
 _to_json = msgspec.json.Encoder().encode
 # Of items and parts: what requests may leave out, and SDKs need in order to know the type.
@@ -53,6 +66,50 @@ class State(msgspec.Struct, frozen=True):
     def is_background(self) -> bool:
         """Whether the client did not wait for the response."""
         return "is_background" in self.context
+
+
+class PageQuery(NamedTuple):
+    """Which of the conversation's items a client asks for."""
+
+    limit: int
+    is_descending: bool
+    after: str | None
+    """The id of the item in front of the page."""
+
+
+def page_query(query: Query) -> PageQuery:
+    """Return the query of a page of items. Raises `InvalidRequest`."""
+    limit = _number(query, "limit", 20, 1, _MAX_PAGE_ITEMS)
+    order = query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid value for 'order': supported values are: 'asc', 'desc'.", "order")
+    return PageQuery(limit, order == "desc", query("after"))
+
+
+def wants_stream(query: Query) -> bool:
+    """Return whether a client that reads a response asks for its events. Raises `InvalidRequest`."""
+    value = query("stream")
+    if value not in (None, "true", "false"):
+        raise InvalidRequest("Invalid value for 'stream': expected 'true' or 'false'.", "stream")
+    return value == "true"
+
+
+def starting_after(query: Query) -> int:
+    """Return the number of the event behind which a stream begins; -1: it has all events.
+
+    Raises `InvalidRequest`.
+    """
+    return _number(query, "starting_after", -1, 0, _MAX_EVENT)
+
+
+def _number(query: Query, name: str, default: int, least: int, most: int) -> int:
+    text = query(name)
+    if text is None:
+        return default
+    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+        message = f"Invalid value for '{name}': expected an integer from {least} to {most}."
+        raise InvalidRequest(message, name)
+    return int(text)
 
 
 def read_state(data: bytes) -> State:
@@ -128,24 +185,22 @@ def resolved_body(
     raise ValueError("the body is no object")
 
 
-def input_page(
-    answer_id: str, state: State, *, after: str | None, limit: int, is_descending: bool
-) -> bytes | None:
-    """Return a page of the conversation's items; None if there is no item `after`."""
+def input_page(answer_id: str, state: State, query: PageQuery) -> bytes:
+    """Return a page of the conversation's items. Raises `InvalidRequest` if there is no item `after`."""
     items = msgspec.json.decode(state.items, type=list[msgspec.Raw])  # only those of the page are decoded
-    numbers = range(len(items))[:: -1 if is_descending else 1]
+    numbers = range(len(items))[:: -1 if query.is_descending else 1]
     places: dict[str, int] = {}
     for number, head in enumerate(msgspec.json.decode(state.items, type=list[_Head])):
         # An id that comes again, as of an item that is referred to, would lead to the same page for ever.
         own_id = None if head.id in places else head.id
         places[own_id or _item_id(answer_id, number, head.type)] = number
-    if after:
-        if after not in places:
-            return None
-        numbers = numbers[numbers.index(places[after]) + 1 :]
+    if query.after:
+        if query.after not in places:
+            raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
+        numbers = numbers[numbers.index(places[query.after]) + 1 :]
     ids = [*places]
-    found = [_input_item(ids[number], items[number]) for number in numbers[:limit]]
-    page = {"object": "list", "data": found, "has_more": len(numbers) > limit}
+    found = [_input_item(ids[number], items[number]) for number in numbers[: query.limit]]
+    page = {"object": "list", "data": found, "has_more": len(numbers) > query.limit}
     first, last = (found[0], found[-1]) if found else ({}, {})
     return _to_json(page | {"first_id": first.get("id"), "last_id": last.get("id")})
 
