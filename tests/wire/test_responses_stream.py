@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.responses.encoder import Encoder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
 from chatapi.wire.protocols.responses.response import MAX_PARTS
@@ -377,20 +378,36 @@ _content = st.lists(st.one_of(*(st.builds(kind, _words) for kind in (Text, Reaso
 
 
 def well_formed(content: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """Name the calls on their first pieces, and number them as they come."""
+    """Name the calls on their first pieces, number them as they come, and let nothing follow a whole call."""
     numbers: dict[int, int] = {}
+    arguments: dict[int, str] = {}
     found: list[AnyDelta] = []
     for delta in content:
         if isinstance(delta, ToolCall):
             is_new = delta.call_index not in numbers
             number = numbers.setdefault(delta.call_index, len(numbers))
-            known = (f"call_{number}", f"f{number}") if is_new else (None, None)
-            found.append(ToolCall(number, delta.arguments, *known))
+            before = arguments.get(number, "")
+            if as_object(before) is None:
+                known = (f"call_{number}", f"f{number}") if is_new else (None, None)
+                found.append(ToolCall(number, delta.arguments, *known))
+                arguments[number] = before + delta.arguments
         else:
             found.append(delta)
     return found
 
 
+def test_what_follows_a_whole_call_behind_another_item_is_dropped() -> None:
+    whole_call, text = ToolCall(0, "{}", "c0", "f"), Text("after it")
+    response = read_by_sdk(
+        stream(
+            [Started(), whole_call, text, ToolCall(0, " "), ToolCall(0, "0"), Finished("stop"), Usage(3, 5)]
+        )
+    )
+    assert [item.type for item in response.output] == ["function_call", "message"]
+    assert response.output[0].arguments == "{}"
+
+
+@example([ToolCall(0, "{}"), Text("0"), ToolCall(0, "0")])
 @given(_content)
 def test_a_stream_that_breaks_off_says_all_that_the_deltas_say(content: list[AnyDelta]) -> None:
     all_deltas = [Started(), *well_formed(content), FAILURE]
