@@ -44,13 +44,7 @@ def _document() -> bytes:
 @cache
 def content() -> dict[str, Any]:
     """Return the document, which is shared: read it only."""
-    about_key = {"description": "An API key: `ck_live_…` or `ck_test_…`."}
-    keys = {
-        key_scheme(name): {"type": "http", "scheme": scheme.lower(), **about_key}
-        if scheme
-        else {"type": "apiKey", "in": "header", "name": name, **about_key}
-        for name, scheme in all_key_headers().items()
-    }
+    keys = {key_scheme(name): _key_in(name, scheme) for name, scheme in all_key_headers().items()}
     return {
         "openapi": "3.1.0",
         "servers": [{"url": settings.PATH_PREFIX or "/"}],
@@ -58,3 +52,12 @@ def content() -> dict[str, Any]:
         "paths": paths(),
         "components": {"securitySchemes": keys, "schemas": all_schemas()},
     }
+
+
+def _key_in(header: str, scheme: str) -> dict[str, str]:
+    """Describe a key in this header. OpenAPI knows a scheme before it only in `Authorization`."""
+    about = "An API key: `ck_live_…` or `ck_test_…`."
+    if header.lower() == "authorization":
+        return {"type": "http", "scheme": scheme.lower(), "description": about}
+    described = f"`{scheme} ` and then a key. {about}" if scheme else about
+    return {"type": "apiKey", "in": "header", "name": header, "description": described}

@@ -56,7 +56,7 @@ def new_operation(
 
 
 def key_scheme(header: str) -> str:
-    """Return the name of the security scheme for a key in this header; generated clients know two of them."""
+    """Return the name of the security scheme for a key in this header. Generated clients know two names."""
     return {"Authorization": "APIKey", "x-api-key": "APIKeyHeader"}.get(header, header)
 
 

@@ -39,11 +39,11 @@ PUBLISHING_MS = 2_000
 # The time limit of the last read of the row or the log, before the stream ends without them.
 LAST_LOOK_S = 1.0
 # How often a follower's rights are checked: a revoked key's streams end within 5 s.
-ASK_RIGHTS_S = 2.0
+ASK_RIGHTS_S = 1.5
 # How long that check may take; without an answer the stream goes on until the next check.
 RIGHTS_ANSWER_S = 1.0
 
-# Raises an `AccountsError` when the caller may not read the stream any more.
+# Raises an `APIError` or an `AccountsError` when the caller may not read the stream any more.
 Authorize = Callable[[], Awaitable[None]]
 
 
@@ -116,7 +116,6 @@ async def _check_rights(authorize: Authorize) -> None:
     except (DatabaseUnavailable, TimeoutError):
         pass
     except AccountsError as error:
-        # Not as it is: it would be counted as an attempt to guess a key.
         raise errors.from_exception(error) from None
 
 

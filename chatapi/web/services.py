@@ -130,6 +130,7 @@ class Services:
                 await services.inboxes.start()
             except StreamUnavailable:
                 # The next request makes everything again, so that nothing half started stays.
+                await services.inboxes.stop()
                 await services.commits.close()
                 raise
         finally:

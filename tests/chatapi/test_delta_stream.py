@@ -1,10 +1,11 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
+import logging
 import re
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
@@ -76,11 +77,12 @@ def stream(redis: Redis, url: str) -> RedisStream:
 
 
 @pytest.fixture
-async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
+async def inbox(stream: DeltaStream, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Inbox]:
     inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.5)
     await inbox.start()
     yield inbox
     await inbox.stop()
+    assert not [each for each in caplog.get_records("call") if each.levelno >= logging.ERROR]
 
 
 @pytest.fixture
@@ -338,22 +340,111 @@ async def test_a_client_that_resumes_gets_no_batch_of_another_version(
             await to_the_end(follower)
 
 
-async def test_a_follower_that_joins_farther_back_misses_nothing(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_a_follower_that_joins_farther_back_misses_nothing(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generation_id = identity.new_id()
+    has_read, may_return = asyncio.Event(), asyncio.Event()
+    read_logs = stream.read_logs
+
+    async def late(after: Mapping[UUID, bytes], *, block_ms: int | None) -> dict[UUID, list[Frame]]:
+        if found := await read_logs(after, block_ms=block_ms):
+            has_read.set()
+            await may_return.wait()
+        return found
+
     with inbox.resuming(generation_id, 1) as first, inbox.resuming(generation_id, 1) as second:
         assert await first.next() == await second.next() == []
-        reading = inbox._log_feed._logs[generation_id]
         await stream.publish([entry(generation_id, seq, texts(seq, seq), inbox="") for seq in range(1, 4)])
         while first.seq < 3:
             await first.next()
-        inbox._log_feed.remove(second)
+        inbox.stop_feeding(second)
         second._arrived.clear()  # as if it had read the log to its end just before the deltas came
-        inbox._log_feed.add(second)
-        assert reading.read_up_to == b""
-        await stream.publish([entry(generation_id, 4, [END], inbox="")])
-        assert await to_the_end(first) == [END]
-        assert await to_the_end(second) == [*texts(1, 3), END]
+        monkeypatch.setattr(stream, "read_logs", late)
+        await stream.seal(generation_id, 2)  # an entry that no follower gets
+        await has_read.wait()
+        inbox.feed_from_log(second)
+        may_return.set()
+        async with asyncio.timeout(10):
+            while second.seq < 3:
+                await second.next()
+        await stream.publish([entry(generation_id, 4, [END], inbox="", fence=2)])
+        assert await to_the_end(first) == await to_the_end(second) == [END]
     assert not inbox._log_feed._logs
+
+
+async def test_a_client_that_resumes_and_reads_slowly_goes_back_to_the_log(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
+    generation_id = identity.new_id()
+    with inbox.resuming(generation_id, 1) as follower:
+        assert await follower.next() == []
+
+        async def is_fed() -> bool:
+            return bool(inbox._log_feed._logs)
+
+        async def is_not_fed() -> bool:
+            return not await is_fed()
+
+        await stream.publish([entry(generation_id, seq, texts(seq, seq), inbox="") for seq in range(1, 4)])
+        await eventually(is_not_fed)
+        assert not follower._arrived
+        found = []
+        while part := await follower.next():  # pages, the first one of one entry
+            found += part
+        assert found == texts(1, 3)
+        assert await is_fed()
+        await stream.publish([entry(generation_id, 4, [END], inbox="")])
+        assert await to_the_end(follower) == [END]
+
+
+async def test_a_look_at_a_running_generation_does_not_disturb_the_feed(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
+    """As `resumption.snapshot` looks: it leaves in the turn in which it joins. (`inbox` checks the log.)"""
+    for _ in range(3):
+        with inbox.resuming(identity.new_id(), 1) as looking:
+            assert await looking.next() == []
+    with inbox.resuming(identity.new_id(), 1) as follower:
+        assert await follower.next() == []
+        await stream.publish([entry(follower.id, 1, [END], inbox="")])
+        assert await to_the_end(follower) == [END]
+
+
+async def test_a_client_that_resumes_is_lost_if_its_feed_alone_fails(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(after: Mapping[UUID, bytes], *, block_ms: int | None) -> dict[UUID, list[Frame]]:
+        raise StreamUnavailable("no connection is left")
+
+    monkeypatch.setattr(Follower, "LOST_AFTER_S", 0.3)
+    monkeypatch.setattr(stream, "read_logs", refused)
+    with inbox.resuming(identity.new_id(), 1) as follower, pytest.raises(StreamLost):
+        await to_the_end(follower)
+
+
+async def test_a_client_resumes_although_the_inbox_cannot_begin(
+    valkey: Valkey, redis: Redis, stream: DeltaStream
+) -> None:
+    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.1)
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 2), inbox="")])
+    await redis.config_set("maxmemory", 1)  # it refuses to write, and answers what it has
+    with pytest.raises(StreamUnavailable):
+        await inbox.start()
+    was_answering = inbox.is_answering
+    with inbox.resuming(generation_id, 1) as follower:
+        assert await follower.next() == texts(1, 2)
+        assert await follower.next() == []
+        async with asyncio.timeout(10):
+            assert await follower.next() == []  # a tick
+        await redis.config_set("maxmemory", 0)
+        await stream.publish([entry(generation_id, 3, [END], inbox="")])
+        assert await to_the_end(follower) == [END]
+    await inbox.start()
+    assert (was_answering, inbox.is_answering) == (False, True)
+    await inbox.stop()
 
 
 async def test_many_followed_logs_have_turns_by_organization(

@@ -102,7 +102,10 @@ def test_on_shared_routes_every_protocols_key_is_found(client: Client, bearer_cl
 def test_the_reference_says_where_its_keys_are(client: Client) -> None:
     schemes = client.send("GET", "/openapi.json").json["components"]["securitySchemes"]
     assert schemes.keys() == {"APIKey", "APIKeyHeader", KEY_HEADER, "Events-Authorization"}
-    assert (schemes[KEY_HEADER]["in"], schemes[KEY_HEADER]["name"]) == ("header", KEY_HEADER)
+    assert schemes["APIKey"]["type"] == "http"
+    for name in (KEY_HEADER, "Events-Authorization"):
+        assert [schemes[name][key] for key in ("type", "in", "name")] == ["apiKey", "header", name]
+    assert schemes["Events-Authorization"]["description"].startswith("`Token ` and then a key.")
 
 
 # ---- the answer, and the books

@@ -203,7 +203,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a batch that came twice is returned twice",
-        "chatapi/web/following/inbox.py",
+        "chatapi/web/following/follower.py",
         "deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]",
         "deltas.decode(frame.batch)",
         (

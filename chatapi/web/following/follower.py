@@ -48,7 +48,10 @@ class Source(Protocol):
         """Raise `StreamLost` when the server has been out of reach for too long."""
 
     def feed_from_log(self, follower: "Follower") -> None:
-        """Feed the follower from now on with what is written behind `read_up_to`."""
+        """Feed a follower that has read its log to the end with what is written behind `read_up_to`."""
+
+    def stop_feeding(self, follower: "Follower") -> None:
+        """End what `feed_from_log` has begun."""
 
 
 class Follower:
@@ -82,15 +85,21 @@ class Follower:
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
+        if self._reads_log:
+            return  # it finds the frame there
         if not self._arrived:
             self._arrived.append(frame)
             self.wake()
             return
         self._waiting_bytes += FRAME_BYTES + len(frame.batch)
         if self._waiting_bytes > MOST_WAITING_BYTES:
-            # The newest frame stays: its number shows that others are missing.
             self._arrived.clear()
             self._waiting_bytes = 0
+            if not self.is_owner:
+                self._source.stop_feeding(self)
+                self._reads_log = True
+                return
+            # The newest frame stays: its number shows that others are missing.
         self._arrived.append(frame)
 
     def wake(self) -> None:

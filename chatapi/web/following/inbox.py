@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from uuid import UUID
 
 from accounts import loop_clock
-from chatapi.concurrency import supervise
+from chatapi.concurrency import Loop, supervise
 from chatapi.delta_stream import (
     DeltaStream,
     Presence,
@@ -56,7 +56,7 @@ class Inbox:
     @property
     def is_answering(self) -> bool:
         """Return whether the server has answered last, so that a new generation may begin there."""
-        return bool(self._tasks) and not self._failing_s
+        return self._presence is not None and not self._failing_s
 
     @property
     def open_count(self) -> int:
@@ -84,8 +84,10 @@ class Inbox:
             self._log_feed.remove(follower)
 
     def feed_from_log(self, follower: Follower) -> None:
-        """Feed a follower that has read its log to the end."""
         self._log_feed.add(follower)
+
+    def stop_feeding(self, follower: Follower) -> None:
+        self._log_feed.remove(follower)
 
     def check(self, follower: Follower) -> None:
         """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
@@ -94,16 +96,24 @@ class Inbox:
         # A younger request was sent to the server after it came back, which this reader may not have noticed
         # yet.
         waited_s = loop_clock.monotonic() - follower.began_at
-        if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
+        failing_s = self._failing_s if follower.is_owner else max(self._failing_s, self._log_feed.failing_s)
+        if min(failing_s, waited_s) > follower.LOST_AFTER_S:
             raise StreamLost("the server of the stream is out of reach")
 
     async def start(self) -> None:
-        """Announce this process and begin to read; raises `StreamUnavailable` when the server is away."""
+        """Announce this process and begin to read; raises `StreamUnavailable` when the server is away.
+
+        Clients that resume are served from the first call on, also if it fails: they need no presence.
+        """
+        if not self._tasks:
+            self._begin(self._keep_time, self._log_feed.run)
         presence = self.stream.presence(self.name, read_up_to=self._position, is_unknown=self._lost)
         await presence.start()
         self._presence = presence
-        loops = self._read, self._keep_time, self._log_feed.run
-        self._tasks = [asyncio.create_task(supervise(loop)) for loop in loops]
+        self._begin(self._read)
+
+    def _begin(self, *loops: Loop) -> None:
+        self._tasks += [asyncio.create_task(supervise(loop)) for loop in loops]
 
     async def stop(self) -> None:
         if self._presence is not None:

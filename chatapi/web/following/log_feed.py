@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from itertools import product
 from uuid import UUID
 
+from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from chatapi.web.following.follower import Follower
 
@@ -16,8 +17,8 @@ logger = logging.getLogger(__name__)
 READ_AT_ONCE = 64
 # How long a read waits for the first entry. A log that is new to the feed waits for the read before.
 BLOCK_MS = 50
-# The pause after a read: the more logs, the more entries the next read finds, and the less each one costs.
-PAUSE_S, PAUSE_S_EACH = 0.005, 0.000_05
+# The pause after a read: in it entries gather, so that each one costs less.
+PAUSE_S = 0.005
 # The pause after a failure.
 RETRY_S = 0.2
 
@@ -40,6 +41,8 @@ class LogFeed:
         # By organization, in the order of their turns.
         self._lines: OrderedDict[int, deque[_Log]] = OrderedDict()
         self._has_logs = asyncio.Event()
+        self.failing_s = 0.0
+        """How long the server has been failing to answer; 0 when it did answer last."""
 
     def add(self, follower: Follower) -> None:
         """Feed the follower with what is written behind its position."""
@@ -72,16 +75,20 @@ class LogFeed:
     async def run(self) -> None:
         """Read the logs and feed the followers, for ever."""
         while True:
-            await self._has_logs.wait()
+            while not self._logs:  # one that was added may have been removed before this task's turn
+                await self._has_logs.wait()
             turn = {log.id: log.read_up_to for log in self._turn()}
             # While some logs wait for their turn, a read waits for nothing.
             block_ms = BLOCK_MS if len(turn) == len(self._logs) else None
+            began = loop_clock.monotonic()
             try:
                 entries = await self._stream.read_logs(turn, block_ms=block_ms)
             except StreamUnavailable as error:
                 logger.warning("followed logs: %r", error)
                 await asyncio.sleep(RETRY_S)
+                self.failing_s += loop_clock.monotonic() - began
                 continue
+            self.failing_s = 0.0
             for generation_id, frames in entries.items():
                 if log := self._logs.get(generation_id):
                     if log.read_up_to == turn[generation_id]:  # no follower has joined farther back meanwhile
@@ -90,19 +97,24 @@ class LogFeed:
                     for frame, follower in product(written, log.followers):
                         follower.feed(frame)
             entries.clear()  # so that they are not in memory beside the next ones
-            await asyncio.sleep(max(PAUSE_S, len(turn) * PAUSE_S_EACH))
+            await asyncio.sleep(PAUSE_S)
 
     def _turn(self) -> Iterable[_Log]:
         """Return the logs to be read next: all, or if there are many, organizations in turn."""
         if len(self._logs) <= READ_AT_ONCE:
             return self._logs.values()
-        found: dict[UUID, _Log] = {}
+        found: list[_Log] = []
+        # What an organization has given to this turn.
+        given = Counter[int]()
         while len(found) < READ_AT_ONCE:
-            organization_id, line = self._lines.popitem(last=False)
-            self._lines[organization_id] = line
+            organization_id, line = next(
+                each for each in self._lines.items() if given[each[0]] < len(each[1])
+            )
+            self._lines.move_to_end(organization_id)
+            given[organization_id] += 1
             line.rotate(-1)
-            found[line[-1].id] = line[-1]
-        return found.values()
+            found.append(line[-1])
+        return found
 
 
 def _order(name: bytes) -> tuple[int, int]:

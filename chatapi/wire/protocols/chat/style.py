@@ -24,7 +24,7 @@ class Style:
 
     name: str
     id_prefix: str = ""
-    """What its ids begin with; empty: what those of the kind of answer do."""
+    """What its ids begin with; empty: the usual prefix of the kind of answer."""
     id_form: Callable[[str], str] = str
     """Makes the rest of an id of a generation's 32 hex digits."""
     chunk_object: str = "chat.completion.chunk"
@@ -32,7 +32,7 @@ class Style:
     has_role: bool = True
     """Whether the first chunk of a choice has the role."""
     empty_delta: bytes = b"{}"
-    """The JSON of a chat's delta that says nothing."""
+    """The JSON of a chat's delta without content."""
     usage_is_opt_in: bool = True
     """Whether a stream has its usage only for a client that asked for it."""
     usage_ends_choices: bool = False
