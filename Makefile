@@ -79,18 +79,12 @@ figures: ## how plain the code is: sizes, functions used once, docstrings (a mir
 migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
-test-postgres: ## the tests of what the database does, on a PostgreSQL of their own
-test-postgres: rows-on-postgres crashes-of-postgres
-
-.PHONY: rows-on-postgres crashes-of-postgres
-rows-on-postgres: .venv/.test
+test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
 	@FAULTS=few .ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage \
 		$(about_rows) $(ARGS)
-
-# These crash the whole server, so it is theirs alone.
-crashes-of-postgres: .venv/.test
 	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
+# These crash the whole server, so it is theirs alone.
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits

@@ -10,7 +10,7 @@ class FilesAndGroups(LoadGroupScheduling):  # type: ignore[misc]  # it brings no
     """Gives a worker all tests of an `xdist_group`, or all other tests of a file, at once.
 
     A module's fixtures are set up in one worker then. Whenever a test ends, the first process looks at all
-    that a worker was given: at most 300 files and groups instead of ten thousand tests.
+    that a worker was given: some hundred files and groups instead of ten thousand tests.
     """
 
     def _split_scope(self, nodeid: str) -> str:

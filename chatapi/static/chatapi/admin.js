@@ -61,8 +61,7 @@ addEventListener("load", () => setTimeout(() => {
 }));
 
 // The theme's icons are words in a font of symbols: a screen reader would read "block" before "Revoke". A
-// control that has
-// only icons gets a name that says what it does.
+// control that has only icons gets a name that says what it does.
 const ICON_CONTROLS = { forum: "chatapi", search: "Search", more_horiz: "More actions" };
 
 function hideIcons() {

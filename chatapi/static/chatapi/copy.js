@@ -1,8 +1,6 @@
 // The buttons that copy the text of the element that they name, and say so: on themselves, and to screen
-// readers.
-// The result stays until the focus leaves or something else is pressed: nobody has to read it in time, and
-// the status
-// is empty before the next copy, which a screen reader would not announce otherwise.
+// readers. The result stays until the focus leaves or something else is pressed: nobody has to read it in
+// time, and the status is empty before the next copy, which a screen reader would not announce otherwise.
 
 const status = document.querySelector("[data-announces]");
 let restore = () => {};

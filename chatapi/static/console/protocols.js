@@ -1,13 +1,10 @@
 // The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
 //
 // `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's
-// names of the
-// form's parameters that have a field; `takes`: the other fields of the form that it has a place for;
-// `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`, `calls(event)`
-// (pieces
-// of tool calls: `key` tells calls apart, and the first piece has the name), `usage(event)` and
-// `failure(event)`:
-// what a frame's object says.
+// names of the form's parameters that have a field; `takes`: the other fields of the form that it has a place
+// for; `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`,
+// `calls(event)` (pieces of tool calls: `key` tells calls apart, and the first piece has the name),
+// `usage(event)` and `failure(event)`: what a frame's object says.
 //
 // A message of `request.messages` has a role, its content, and `calls`: its tool calls, each with the result.
 

@@ -60,7 +60,7 @@ def test_a_client_that_reads_nothing_costs_the_waiting_piece_and_not_the_next_on
         assert probe.peak_memory_bytes() - before_bytes < 1.6 * unread * piece_bytes
 
 
-def test_an_open_stream_takes_at_most_23_kb() -> None:
+def test_an_open_stream_takes_at_most_24_kb() -> None:
     """It takes 20.7: 4.3 less than with its headers, and with dicts that share no keys."""
     headers = [f"X-Header-{number}: value" for number in range(20)]
 
@@ -74,7 +74,7 @@ def test_an_open_stream_takes_at_most_23_kb() -> None:
         open_streams(200)
         before_bytes = probe.peak_memory_bytes()
         open_streams(400)
-        assert probe.peak_memory_bytes() - before_bytes < 400 * 23_000
+        assert probe.peak_memory_bytes() - before_bytes < 400 * 24_000
 
 
 def test_a_slow_client_gets_every_byte(probe: Probe) -> None:

@@ -323,7 +323,7 @@ def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.Monk
     f"Each worker makes an exception for one request every {health.REST_S:g} s",
     f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
     f"`retries` allow, by default {IN_WORDS.get(USUAL_RETRIES)} times",
-    f"The limit of `retries`, by default {IN_WORDS.get(USUAL_RETRIES)}, holds for all models together",
+    f"the count is below its `retries`, by default {IN_WORDS.get(USUAL_RETRIES)}.",
     f"| `retries` | {USUAL_RETRIES} | a request that was already repeated this often, at any deployment,",
     f"is not repeated at this one; at most {MAX_RETRIES}; 0: never |",
 ])  # fmt: skip
