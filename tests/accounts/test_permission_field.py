@@ -14,6 +14,12 @@ from tests.admin_pages import client_of, page
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(scope="module", autouse=True)
+def pages() -> None:
+    """Load the URLconf, which registers the pages."""
+    reverse("admin:index")
+
+
 @pytest.fixture
 def operator() -> Client:
     return client_of(User.objects.create_superuser("operator"))
