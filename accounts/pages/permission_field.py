@@ -24,6 +24,22 @@ _OTHERS = {
     "usage.view_ledgerentry": "Ledger entries: view",
     "usage.view_statement": "Statements: view",
 }
+# What the pages of these rows refuse to everybody, or allow superusers only, whatever permissions they have.
+_REFUSED = frozenset(
+    {
+        "accounts.delete_apikey",
+        "accounts.delete_organization",
+        "accounts.delete_project",
+        "auth.change_group",
+        "auth.delete_user",
+        "sign_in.add_identityprovider",
+        "usage.add_credit",
+        "usage.change_discount",
+        "usage.change_price",
+        "usage.delete_credit",
+        "usage.delete_discount",
+    }
+)
 
 
 def _name(permission: Permission) -> str:
@@ -44,13 +60,12 @@ def words(permission: Permission) -> str:
 
 def offered() -> QuerySet[Permission]:
     """Return the permissions that a page or a button asks for."""
-    chosen = Q(pk__in=[])
+    names = {*_OTHERS}
     for model, page in admin.site._registry.items():
-        app, name = model._meta.app_label, model._meta.model_name
         acts = ("view",) if isinstance(page, ReadOnlyAdmin) else ("add", "change", "delete", "view")
-        chosen |= Q(content_type__app_label=app, codename__in=[f"{act}_{name}" for act in acts])
-    for each in _OTHERS:
-        app, _, codename = each.partition(".")
+        names |= {f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in acts}
+    chosen = Q(pk__in=[])
+    for app, _, codename in (each.partition(".") for each in names - _REFUSED):
         chosen |= Q(content_type__app_label=app, codename=codename)
     return Permission.objects.filter(chosen)
 

@@ -3,8 +3,9 @@
 import re
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from accounts import roles
@@ -39,11 +40,43 @@ def test_permissions_are_offered_in_the_words_of_the_pages(operator: Client) -> 
     assert not [each for each in found if "|" in each or "log entr" in each or "session" in each]
 
 
+def offered_names() -> set[str]:
+    return {f"{each.content_type.app_label}.{each.codename}" for each in offered()}
+
+
 def test_every_permission_of_a_role_is_offered() -> None:
-    names = {f"{each.content_type.app_label}.{each.codename}" for each in offered()}
+    names = offered_names()
     # The database has no row of these two, which no page of the admin asks for.
     without_row = {roles.ADMINISTER_KEYS, roles.ADMINISTER_SIGN_IN}
     assert set().union(*roles.PERMISSIONS.values()) - without_row <= names
+
+
+# What buttons, the audit log, statements and the console ask for, and no page of a model.
+ASKED_ELSEWHERE = {
+    "audit.view_auditentry",
+    "chatapi.read_storedresponse",
+    "payment.add_payment",
+    "usage.add_ledgerentry",
+    "usage.change_generation",
+    "usage.delete_price",
+    "usage.view_statement",
+}
+
+
+def test_what_its_page_refuses_to_everybody_is_not_offered() -> None:
+    """Ask each page as a person with all permissions: superusers may do a little more without any."""
+    person = User.objects.create_user("staff", is_staff=True)
+    person.user_permissions.set(Permission.objects.all())
+    request = RequestFactory().get("/")
+    request.user = person
+    granted = set()
+    for model, its_page in admin.site._registry.items():
+        app, name = model._meta.app_label, model._meta.model_name
+        for act in ("add", "change", "delete", "view"):
+            if getattr(its_page, f"has_{act}_permission")(request):
+                granted.add(f"{app}.{act}_{name}")
+    assert not granted & ASKED_ELSEWHERE
+    assert offered_names() == granted | ASKED_ELSEWHERE
 
 
 @pytest.mark.parametrize("kind", ["group", "user"])
