@@ -13,15 +13,20 @@ from django.http import HttpRequest
 
 from accounts.pages.admin_mixins import ReadOnlyAdmin
 
-# What pages ask for besides the permissions of the lists.
-_OTHERS = {
+# Permissions that pages ask for besides those of their lists, and lists that the menu calls otherwise.
+_WORDS = {
     "audit.view_auditentry": "Audit log: view",
     "chatapi.read_storedresponse": "Stored responses: read the content",
     "payment.add_payment": "Payments: pay",
+    "usage.add_budgetlimit": "Budgets: add",
     "usage.add_ledgerentry": "Ledger entries: grant and refund credit, correct charges",
+    "usage.change_budgetlimit": "Budgets: change",
     "usage.change_generation": "Requests: stop",
-    "usage.view_generation": "Requests: view",
-    "usage.view_ledgerentry": "Ledger entries: view",
+    "usage.delete_budgetlimit": "Budgets: delete",
+    "usage.view_budget": "Budgets of all periods: view",
+    "usage.view_budgetlimit": "Budgets: view",
+    "usage.view_generation": "Live and requests: view",
+    "usage.view_hourlyusage": "Overview and hourly usage: view",
     "usage.view_statement": "Statements: view",
 }
 # What the pages of these rows refuse to everybody, or allow superusers only, whatever permissions they have.
@@ -52,7 +57,7 @@ def words(permission: Permission) -> str:
     """
     model = permission.content_type.model_class()
     act = permission.codename.removesuffix(f"_{permission.content_type.model}")
-    if (found := _OTHERS.get(_name(permission))) or model is None:
+    if (found := _WORDS.get(_name(permission))) or model is None:
         return found or str(permission)
     title = str(model._meta.verbose_name_plural)
     return f"{title[:1].upper()}{title[1:]}: {act}"
@@ -60,7 +65,7 @@ def words(permission: Permission) -> str:
 
 def offered() -> QuerySet[Permission]:
     """Return the permissions that a page or a button asks for."""
-    names = {*_OTHERS}
+    names = {*_WORDS}
     for model, page in admin.site._registry.items():
         acts = ("view",) if isinstance(page, ReadOnlyAdmin) else ("add", "change", "delete", "view")
         names |= {f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in acts}

@@ -1,6 +1,7 @@
 """Which permissions the pages of groups and users offer, in which words."""
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -9,7 +10,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from accounts import roles
-from accounts.pages.permission_field import offered
+from accounts.pages.permission_field import offered, words
 from tests.admin_pages import client_of, page
 
 pytestmark = pytest.mark.django_db
@@ -77,6 +78,37 @@ def test_what_its_page_refuses_to_everybody_is_not_offered() -> None:
                 granted.add(f"{app}.{act}_{name}")
     assert not granted & ASKED_ELSEWHERE
     assert offered_names() == granted | ASKED_ELSEWHERE
+
+
+def opened(permission: Permission) -> list[str]:
+    """Return the titles of the entries that the menu shows to a person with only this permission."""
+    person = User.objects.create_user(f"with {permission.pk}", is_staff=True)
+    person.user_permissions.set([permission])
+    request = RequestFactory().get("/")
+    request.user = person
+    site: Any = admin.site
+    return [
+        item["title"]
+        for group in site.get_sidebar_list(request)
+        for item in group["items"]
+        if item["has_permission"]
+    ]
+
+
+def test_permissions_are_named_like_the_entries_of_the_menu(settings: Any) -> None:
+    settings.STRIPE_API_KEY = "sk_test_1"
+    without_entry = set()
+    for permission in offered().filter(codename__startswith="view_"):
+        if titles := opened(permission):
+            assert words(permission).casefold() == f"{' and '.join(titles)}: view".casefold()
+        else:
+            without_entry.add(words(permission))
+    assert without_entry == {"Budgets of all periods: view"}
+
+
+def test_what_changes_budgets_is_named_like_their_entry() -> None:
+    found = {words(each) for each in offered().filter(codename__endswith="_budgetlimit")}
+    assert found == {f"Budgets: {act}" for act in ("add", "change", "delete", "view")}
 
 
 @pytest.mark.parametrize("kind", ["group", "user"])
