@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import Permission
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -97,8 +98,10 @@ class ChoosesPermissions:
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.related_model is Permission:
             match = request.resolver_match
-            row = match.kwargs.get("object_id") if match else None
-            owned = Q(**{db_field.related_query_name(): row}) if row and row.isdecimal() else Q(pk__in=[])
+            row_id = match.kwargs.get("object_id") if match else None
+            # As Django reads it: " 1" is the row 1, too.
+            row = self.get_object(request, unquote(row_id)) if row_id else None  # type: ignore[attr-defined]
+            owned = Q(**{db_field.related_query_name(): row}) if row else Q(pk__in=[])
             found = Permission.objects.filter(Q(pk__in=offered()) | owned).distinct()
             kwargs |= {"queryset": found.select_related("content_type"), "form_class": PermissionField}
         return super().formfield_for_manytomany(db_field, request, **kwargs)  # type: ignore[misc]
