@@ -7,23 +7,45 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import Permission
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from accounts.pages.admin_mixins import ReadOnlyAdmin
 
-# What pages ask for besides the permissions of the lists.
-_OTHERS = {
+# Permissions that pages ask for besides those of their lists, and lists that the menu calls otherwise.
+_WORDS = {
     "audit.view_auditentry": "Audit log: view",
     "chatapi.read_storedresponse": "Stored responses: read the content",
     "payment.add_payment": "Payments: pay",
+    "usage.add_budgetlimit": "Budgets: add",
     "usage.add_ledgerentry": "Ledger entries: grant and refund credit, correct charges",
+    "usage.change_budgetlimit": "Budgets: change",
     "usage.change_generation": "Requests: stop",
-    "usage.view_generation": "Requests: view",
-    "usage.view_ledgerentry": "Ledger entries: view",
+    "usage.delete_budgetlimit": "Budgets: delete",
+    "usage.view_budget": "Budgets of all periods: view",
+    "usage.view_budgetlimit": "Budgets: view",
+    "usage.view_generation": "Live and requests: view",
+    "usage.view_hourlyusage": "Overview and hourly usage: view",
     "usage.view_statement": "Statements: view",
 }
+# What the pages of these rows refuse to everybody, or allow superusers only, whatever permissions they have.
+_REFUSED = frozenset(
+    {
+        "accounts.delete_apikey",
+        "accounts.delete_organization",
+        "accounts.delete_project",
+        "auth.change_group",
+        "auth.delete_user",
+        "sign_in.add_identityprovider",
+        "usage.add_credit",
+        "usage.change_discount",
+        "usage.change_price",
+        "usage.delete_credit",
+        "usage.delete_discount",
+    }
+)
 
 
 def _name(permission: Permission) -> str:
@@ -36,7 +58,7 @@ def words(permission: Permission) -> str:
     """
     model = permission.content_type.model_class()
     act = permission.codename.removesuffix(f"_{permission.content_type.model}")
-    if (found := _OTHERS.get(_name(permission))) or model is None:
+    if (found := _WORDS.get(_name(permission))) or model is None:
         return found or str(permission)
     title = str(model._meta.verbose_name_plural)
     return f"{title[:1].upper()}{title[1:]}: {act}"
@@ -44,13 +66,12 @@ def words(permission: Permission) -> str:
 
 def offered() -> QuerySet[Permission]:
     """Return the permissions that a page or a button asks for."""
-    chosen = Q(pk__in=[])
+    names = {*_WORDS}
     for model, page in admin.site._registry.items():
-        app, name = model._meta.app_label, model._meta.model_name
         acts = ("view",) if isinstance(page, ReadOnlyAdmin) else ("add", "change", "delete", "view")
-        chosen |= Q(content_type__app_label=app, codename__in=[f"{act}_{name}" for act in acts])
-    for each in _OTHERS:
-        app, _, codename = each.partition(".")
+        names |= {f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in acts}
+    chosen = Q(pk__in=[])
+    for app, _, codename in (each.partition(".") for each in names - _REFUSED):
         chosen |= Q(content_type__app_label=app, codename=codename)
     return Permission.objects.filter(chosen)
 
@@ -77,8 +98,10 @@ class ChoosesPermissions:
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.related_model is Permission:
             match = request.resolver_match
-            row = match.kwargs.get("object_id") if match else None
-            owned = Q(**{db_field.related_query_name(): row}) if row and row.isdecimal() else Q(pk__in=[])
+            row_id = match.kwargs.get("object_id") if match else None
+            # As Django reads it: " 1" is the row 1, too.
+            row = self.get_object(request, unquote(row_id)) if row_id else None  # type: ignore[attr-defined]
+            owned = Q(**{db_field.related_query_name(): row}) if row else Q(pk__in=[])
             found = Permission.objects.filter(Q(pk__in=offered()) | owned).distinct()
             kwargs |= {"queryset": found.select_related("content_type"), "form_class": PermissionField}
         return super().formfield_for_manytomany(db_field, request, **kwargs)  # type: ignore[misc]
