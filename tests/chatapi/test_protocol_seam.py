@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.xdist_group("protocols"), pytest.mark.timeout(120)]
 
 TURNS = [{"text": "hello [sandbox tokens=4]"}]
 WORDS = 4
+# The end of a 401's message, with the headers of `EVENTS`.
+PLACES = "Send a valid key as 'x-events-key: <key>' or 'Events-Authorization: Token <key>'."
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +85,7 @@ def test_a_key_is_found_only_where_the_protocol_has_it(
     by_scheme = Client(url, f"token  {key}", key_header="Events-Authorization")
     assert events(by_scheme).status == 200
     for refused in (events(bearer_client), events(Client(url, key, key_header="x-api-key"))):
-        assert (refused.status, refused.json["error"]["words"]) == (
-            401,
-            "No API key was sent. "
-            "Send a valid key as 'x-events-key: <key>' or 'Events-Authorization: Token <key>'.",
-        )
+        assert (refused.status, refused.json["error"]["words"]) == (401, f"No API key was sent. {PLACES}")
     assert vectors(client).status == 401
 
 
@@ -201,6 +199,28 @@ def test_a_running_stream_is_resumed_by_another_process(client: Client, installa
         rest = follow(events_client(elsewhere.url, installation.keys["live"]), accepted.json["id"], event_id)
     assert seen + rest.body == follow(client, accepted.json["id"]).body
     assert [kind for kind, _ in events_of(rest.body)] == [*["text"] * 4, "stop"]
+
+
+def test_a_follower_whose_key_is_revoked_hears_it_in_the_protocols_words(
+    client: Client, installation: Installation
+) -> None:
+    """Also in silence: the first word comes after ten seconds."""
+    turns = [{"text": "[sandbox tokens=2 delay_ms=10000]"}]
+    body = json.dumps({"model": "sandbox", "turns": turns, "longest": 50, "stream": True}).encode()
+    accepted = client.send("POST", "/v1/events", body, prefer="respond-async")
+    key = installation.create_key("--organization", "Tests", "--project", "default")
+    with events_client(installation.url, key).exchange(
+        "GET", accepted.json["stream_url"], None, {}
+    ) as followed:
+        assert followed.response.status == 200
+        installation.shell(
+            "from django.utils import timezone; from accounts.models import APIKey; "
+            f"APIKey.objects.filter(public={key.split('_')[2]!r}).update(revoked_at=timezone.now())"
+        )
+        *_, (kind, error) = events_of(followed.response.read())
+    assert client.send("POST", f"/v1/generations/{accepted.json['id']}/cancel", b"").status == 202
+    assert kind == "error"
+    assert error["error"]["words"].endswith(PLACES)
 
 
 def test_an_answer_that_is_fetched_later(client: Client) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from accounts import authentication
 from chatapi import identity
 from chatapi.wire import requests
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Started, Text, Usage
@@ -16,6 +17,7 @@ from chatapi.wire.parsed_request import ParsedRequest, parse, read
 from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import NO_RETRY, openai_error
+from chatapi.wire.protocols.protocol import USUAL_KEY_HEADERS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream.openai_request import upstream_body
 from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL
@@ -219,3 +221,8 @@ def test_only_llama_tells_an_invalid_request_for_a_stream_inside_one(name: str) 
             assert written.body.startswith(b"event: error\n")
         else:
             assert written == plain
+
+
+def test_the_management_api_takes_its_keys_where_most_protocols_do() -> None:
+    """`wire` imports nothing of `accounts`, and `accounts` nothing of `wire`."""
+    assert USUAL_KEY_HEADERS == authentication.KEY_HEADERS
