@@ -37,7 +37,7 @@ class PersonForm(UserChangeForm):
 
 
 @admin.register(User)
-class UserAdmin(ChoosesPermissions, DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(ChoosesPermissions, DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = PersonForm

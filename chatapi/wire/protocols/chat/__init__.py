@@ -1,5 +1,7 @@
 """Chat completions: `POST /v1/chat/completions`, in several dialects."""
 
+import msgspec
+
 from chatapi.wire.protocols.chat.bitseek import BITSEEK
 from chatapi.wire.protocols.chat.encoder import ChatEncoder
 from chatapi.wire.protocols.chat.llama import LLAMA
@@ -7,11 +9,18 @@ from chatapi.wire.protocols.chat.opentoken import OPENTOKEN
 from chatapi.wire.protocols.chat.reference import ROUTES, create
 from chatapi.wire.protocols.chat.request import NAME, parse
 from chatapi.wire.protocols.chat.style import OPENAI
-from chatapi.wire.protocols.chat.ticket import ticket
 from chatapi.wire.protocols.protocol import Protocol
 
 STYLES = {style.name: style for style in (OPENAI, OPENTOKEN, BITSEEK, LLAMA)}
 """The dialects, also of text completions."""
+
+
+def _ticket(secret: str, expires_at: int, base_path: str) -> bytes:
+    """Return the object of a ticket: the right to one stream, for an EventSource, which has no key."""
+    url = f"{base_path}/v1/chat/completions?ticket={secret}"
+    body = {"object": "chat.completion.ticket", "id": secret, "expires_at": expires_at, "url": url}
+    return msgspec.json.encode(body)
+
 
 CHAT = Protocol(
     name=NAME,
@@ -21,5 +30,5 @@ CHAT = Protocol(
     model_kind="chat",
     operations=(create(STYLES.values()),),
     routes=ROUTES,
-    ticket=ticket,
+    ticket=_ticket,
 )
