@@ -111,6 +111,16 @@ def test_the_page_has_the_sums_and_the_proof(acme_path: str, root: Client) -> No
     assert row.digest not in preview
 
 
+def test_a_row_has_few_bytes_beside_its_texts(acme_path: str, root: Client, alice: Person) -> None:
+    owner = alice.project.organization_id
+    for path in (acme_path, f"/console/{owner}/statements/2026-01"):
+        rows = re.findall(r"<tr><td.*?</tr>", root.get(path).content.decode(), re.DOTALL)
+        assert rows
+        for row in rows:
+            assert len(row) - len(re.sub(r"<[^>]*>", "", row)) <= 200, row
+            assert not re.search(r"\s{2}|\n", row), row
+
+
 def test_corrections_lead_to_those_of_the_month(
     root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
