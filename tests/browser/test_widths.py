@@ -285,6 +285,46 @@ def test_a_row_of_live_has_one_line_below_it(page: Page, installation: Installat
     assert model.evaluate(LINES) == 1
 
 
+LETTERS_BEFORE_BREAKS = """(cell) => {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange();
+  const found = [];
+  let before = null;
+  while (texts.nextNode()) for (let at = 0; at < texts.currentNode.length; at++) {
+    range.setStart(texts.currentNode, at);
+    range.setEnd(texts.currentNode, at + 1);
+    const here = {top: range.getBoundingClientRect().top, letter: range.toString()};
+    if (before && here.top > before.top + 4) found.push(before.letter);
+    before = here;
+  }
+  return found;
+}"""
+TWO_LINES_AT_MOST = "(text) => text.clientHeight <= 2 * parseFloat(getComputedStyle(text).lineHeight) + 1"
+
+
+def test_live_breaks_models_after_slashes_and_hyphens_and_cuts_owners(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/live/")
+    row = page.locator(f"[data-id={running}]")
+    model = row.locator("[data-is=model]")
+    for is_of_script in (False, True):
+        if is_of_script:
+            # The feed's next message has the name again.
+            model.evaluate("(cell) => { cell.textContent = ''; }")
+        expect(model).to_have_text(LONG_MODEL)
+        breaks = model.evaluate(LETTERS_BEFORE_BREAKS)
+        assert breaks
+        assert set(breaks) <= {"/", "-"}
+    for name in ("who", "key"):
+        text = row.locator(f"[data-is={name}]")
+        assert text.evaluate(TWO_LINES_AT_MOST), name
+        assert text.get_attribute("title") == text.text_content()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    table = page.get_by_role("region", name="Table of generations in flight")
+    assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+
+
 def test_what_is_said_of_prompts_has_a_gap_around_it(
     page: Page, installation: Installation, running: str
 ) -> None:

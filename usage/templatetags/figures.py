@@ -1,11 +1,12 @@
 """Template filters for amounts, counts, times and states."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from usage import formatting
@@ -33,6 +34,12 @@ def money(nanodollars: int | None) -> SafeString | str:
     return format_html(
         '<span title="{}">{}</span>', formatting.usd(nanodollars), formatting.money(nanodollars)
     )
+
+
+@register.filter
+def breakable(name: str) -> SafeString:
+    """Return the name with a place for a line break after each slash and hyphen."""
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.split("(?<=[/-])", name)))
 
 
 @register.filter

@@ -132,7 +132,7 @@ function make({ id, key_id, began_ms }) {
 function show(row, data) {
   for (const name of ["state", "model", "who", "project", "key", "tokens", "rate", "held"]) {
     const cell = row.querySelector(`[data-is=${name}]`);
-    if (cell) write(cell, String(data[name]));
+    if (cell) (name === "model" ? writeName : write)(cell, String(data[name]));
   }
   numbers.set(row, data);
   const cost = row.querySelector("[data-is=cost]");
@@ -142,7 +142,16 @@ function show(row, data) {
 }
 
 function write(cell, text) {
-  if (cell.textContent !== text) cell.textContent = text;
+  if (cell.textContent === text) return;
+  cell.textContent = text;
+  if (cell.hasAttribute("title")) cell.title = text;
+}
+
+// With places for line breaks, as the page has them: no browser breaks a line after a slash by itself.
+function writeName(cell, text) {
+  if (cell.textContent === text) return;
+  const parts = text.split(/(?<=[/-])/);
+  cell.replaceChildren(...parts.flatMap((part) => [part, document.createElement("wbr")]));
 }
 
 function age(row) {
