@@ -19,7 +19,9 @@ from usage.models.budget_keys import LimitKey
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
 from usage.pages.filters import is_id
 
-PAGE = 50
+PAGE = 20
+# The most owners without a limit that are shown at once; more of them are behind a click.
+MAX_OPEN = 5
 
 
 def may_change(console: Console, limit: BudgetLimit) -> bool:
@@ -31,7 +33,7 @@ def may_change(console: Console, limit: BudgetLimit) -> bool:
 @require_safe
 @page("usage.view_budgetlimit")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the limits, those of the whole first, with what is spent of each."""
+    """Show a page of the limits with what is spent of each, those that are nearly reached first."""
     project_id, after = console.project and console.project.pk, request.GET.get("after", "")
     last = int(after) if is_id(after) else None
     is_first = not after
@@ -42,6 +44,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
+        "max_open": MAX_OPEN,
         "alerts": alert_lines(console) if is_first else [],
         "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
         "max_projects": MAX_CHOICES,

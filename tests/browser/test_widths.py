@@ -325,6 +325,35 @@ def test_live_breaks_models_after_slashes_and_hyphens_and_cuts_owners(
     assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
 
 
+LONG_PROJECT = "the project of a department with a name that says all that it does " * 2
+MANY_BUDGETS = f"""
+from accounts.keys import create_key, get_or_create_project
+from usage.models import BudgetLimit
+for number in range(20):
+    project = get_or_create_project("Many budgets", f"{{number:02}} {LONG_PROJECT}"[:100])
+    for period in ("day", "month", "ever") if number < 8 else ():
+        BudgetLimit.objects.create(
+            scope="project", scope_id=project.pk, period=period, limit_nanodollars=98_765_432_123_456_789
+        )
+create_key(project, name="of a long project")
+print(project.organization_id)
+"""
+
+
+def test_many_budgets_are_a_short_page_on_a_phone(page: Page, installation: Installation) -> None:
+    home = installation.shell(MANY_BUDGETS)
+    for width, most in ((390, 5_500), (1280, 3_500)):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(f"{installation.url}/console/{home}/budgets")
+        table = page.get_by_role("region", name="Table of what has no limit")
+        expect(table).to_be_hidden()
+        assert page.evaluate("document.documentElement.scrollHeight") <= most, width
+        page.get_by_role("heading", name="Without a limit").click()
+        expect(table.locator("tbody tr")).to_have_count(13)
+        expect(table.locator("tbody tr").last).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_what_is_said_of_prompts_has_a_gap_around_it(
     page: Page, installation: Installation, running: str
 ) -> None:

@@ -154,6 +154,39 @@ def test_pages_of_the_list_have_each_limit_once(alice: Person) -> None:
     assert found == whole
 
 
+def test_budgets_that_are_nearly_reached_come_first(alice: Person) -> None:
+    spent, organization = run(alice).amount_nanodollars, alice.project.organization
+    key, project = {"scope": Scope.API_KEY, "scope_id": alice.api_key.pk}, alice.project.pk
+    far = [limit(Scope.ORGANIZATION, organization.pk), limit(Scope.PROJECT, project)]
+    near = [
+        limit(Scope.PROJECT, project, "day", "0"),
+        BudgetLimit.objects.create(**key, period="day", limit_nanodollars=spent * 5 // 4),
+        BudgetLimit.objects.create(
+            **key, period="month", limit_nanodollars=10**15, soft_limit_nanodollars=spent
+        ),
+    ]
+    wanted = [row.pk for row in (*near, *far)]
+    response = client_of(alice.user).get(url(alice, "budgets"))
+    assert [line.use.limit.pk for line in response.context["lines"]] == wanted
+    assert "Budgets at 80 % of their limit, or at their warning, come first." in text(response)
+    found: list[int] = []
+    for _ in wanted:
+        page = limits_page(organization, None, found[-1] if found else None, 1)
+        assert page
+        found.append(page[0].limit.pk)
+    assert found == wanted
+
+
+def test_many_projects_without_a_limit_are_behind_a_click(alice: Person) -> None:
+    client, acme = client_of(alice.user), alice.project.organization
+    page = url(alice, "budgets")
+    assert "<details open><summary><h2" in client.get(page).content.decode()
+    Project.objects.bulk_create(Project(organization=acme, name=f"more {number}") for number in range(4))
+    response = client.get(page)
+    assert "<details><summary><h2" in response.content.decode()
+    assert "Without a limit 6 Organization or project" in text(response)
+
+
 @pytest.mark.parametrize("after", ["0", "x", "{removed}", "{strangers}"])
 def test_there_is_no_page_of_the_list_behind_a_limit_that_is_not_in_it(
     alice: Person, charlie: Person, after: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, TypeVar
 
 from django.db import models
@@ -13,6 +13,7 @@ from accounts import access
 from accounts.models import EndUser, Organization, Project
 from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
+from usage.insights.fullest_budgets import NEAR_LIMIT
 from usage.insights.sources import Filters
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.models.budget_keys import OUTER_LIMIT, BudgetKey
@@ -20,7 +21,7 @@ from usage.models.budgets import OWNERS
 
 Rows = TypeVar("Rows", bound=models.Model)
 
-# The order of the list: from the whole to its parts.
+# The order of the list, behind the limits that are nearly reached: from the whole to its parts.
 _ORDER = (
     Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS, Scope.PROJECT, Scope.PROJECT_END_USERS, Scope.API_KEY,
     Scope.END_USER,
@@ -36,7 +37,7 @@ _TO_ORGANIZATION = {
     Scope.END_USER: "projects__end_users",
 }
 # Ends with the primary key: a page that ends between two limits of one place would lose the second.
-_PLACE = ("rank", "scope_id", "turn", "pk")
+_PLACE = ("is_far", "rank", "scope_id", "turn", "pk")
 _EACH_END_USER = (Scope.ORGANIZATION_END_USERS, Scope.PROJECT_END_USERS)
 
 
@@ -103,9 +104,10 @@ def limits_page(
     organization: Organization, project: Project | None, after: int | None, size: int
 ) -> list[LimitUse] | None:
     """Return limits of the organization, or of the project and its keys, that come after one in the list;
-    None if that one is not in it.
+    None if that one is not in it. Limits of which 80 % or the warning is reached come first.
     """
-    rows: Any = _in_order(access.belonging_to(organization.pk, BudgetLimit.objects.all()))
+    now, of_it = database_now(), access.belonging_to(organization.pk, BudgetLimit.objects.all())
+    rows: Any = _in_order(_with_share(of_it, [local_day(now, organization.time_zone)]))
     if project is not None:
         rows = rows.filter(_of_project(project))
     if after is not None:
@@ -113,7 +115,7 @@ def limits_page(
         if last is None:
             return None
         rows = rows.filter(_behind(last))
-    return uses(with_subject(rows)[:size], organization.time_zone)
+    return uses(with_subject(rows)[:size], organization.time_zone, now)
 
 
 def limit_use(organization: Organization, limit_id: int) -> LimitUse | None:
@@ -130,17 +132,7 @@ def fullest(rows: "QuerySet[BudgetLimit]", skip: int, size: int) -> list[LimitUs
     """
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
-    days = {local_day(now, zone) for zone in zones}
-    current = Q()
-    for period in Period:
-        current |= Q(period=period, period_start__in={period.start(day) for day in days})
-    own = Budget.rows(OUTER_LIMIT).filter(current).order_by()
-    used = own.values("scope_id").annotate(most=Max(F("posted_nanodollars") + F("pending_nanodollars")))
-    ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
-    share = Coalesce(Subquery(used.values("most")), 0) * 1.0 / F("ceiling")
-    by_share = rows.annotate(ceiling=ceiling).annotate(
-        share=Case(When(ceiling__gt=0, then=share), default=1.0, output_field=models.FloatField())
-    )
+    by_share = _with_share(rows, {local_day(now, zone) for zone in zones})
     named: Any = with_subject(_with_time_zone(by_share))
     page = named.order_by("-share", "id")[skip : skip + size]
     return sorted(uses(page), key=lambda use: -use.share)
@@ -186,10 +178,30 @@ def _with_time_zone(rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
     return named  # type: ignore[no-any-return]  # the stubs know no annotated class
 
 
-def _in_order(rows: QuerySet[BudgetLimit]) -> Any:
-    return rows.annotate(rank=_place_in(_ORDER, "scope"), turn=_place_in(_PERIODS, "period")).order_by(
-        *_PLACE
+def _with_share(rows: QuerySet[BudgetLimit], days: Collection[date]) -> Any:
+    """Return the limits with what the fullest of their budgets of these days has `used`, and with its
+    `share` of the limit, else of the soft one; 1 of a limit of 0.
+    """
+    current = Q()
+    for period in Period:
+        current |= Q(period=period, period_start__in={period.start(day) for day in days})
+    own = Budget.rows(OUTER_LIMIT).filter(current).order_by()
+    used = own.values("scope_id").annotate(most=Max(F("posted_nanodollars") + F("pending_nanodollars")))
+    ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
+    share = Case(
+        When(ceiling__gt=0, then=F("used") * 1.0 / F("ceiling")),
+        default=1.0,
+        output_field=models.FloatField(),
     )
+    counted = rows.annotate(used=Coalesce(Subquery(used.values("most")), 0), ceiling=ceiling)
+    return counted.annotate(share=share)
+
+
+def _in_order(rows: Any) -> Any:
+    is_near = Q(share__gte=NEAR_LIMIT) | Q(used__gte=F("soft_limit_nanodollars"))
+    is_far = Case(When(is_near, then=0), default=1, output_field=models.IntegerField())
+    places = {"rank": _place_in(_ORDER, "scope"), "turn": _place_in(_PERIODS, "period")}
+    return rows.annotate(is_far=is_far, **places).order_by(*_PLACE)
 
 
 def _place_in(order: Iterable[str], column: str) -> Case:
