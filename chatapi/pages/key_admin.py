@@ -16,6 +16,7 @@ from django.shortcuts import redirect
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
@@ -148,8 +149,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return row.project.organization.name
 
     @display(description="Project", ordering=NaturalOrder("project__name"))
-    def project_name(self, row: APIKey) -> str:
-        return row.project.name
+    def project_name(self, row: APIKey) -> SafeString:
+        return format_html('<span class="cut" title="{0}">{0}</span>', row.project.name)
 
     @display(
         description="Kind",

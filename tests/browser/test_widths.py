@@ -354,6 +354,16 @@ def test_many_budgets_are_a_short_page_on_a_phone(page: Page, installation: Inst
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_keys_of_a_project_with_a_long_name_have_low_rows(page: Page, installation: Installation) -> None:
+    installation.shell(MANY_BUDGETS.replace("Many budgets", "Long names"))
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/accounts/apikey/?q=of+a+long+project")
+    project = page.locator("#result_list .field-project_name .cut").first
+    assert project.evaluate(TWO_LINES_AT_MOST)
+    assert project.get_attribute("title") == f"19 {LONG_PROJECT}"[:100]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
 def test_what_is_said_of_prompts_has_a_gap_around_it(
     page: Page, installation: Installation, running: str
 ) -> None:
