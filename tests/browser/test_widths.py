@@ -364,6 +364,20 @@ def test_keys_of_a_project_with_a_long_name_have_low_rows(page: Page, installati
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+def test_the_button_of_a_range_is_beside_a_field_on_a_phone(
+    page: Page, installation: Installation, running: str
+) -> None:
+    home = installation.shell(HOME)
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("usage", "usage?days=1", "overview"):
+        page.goto(f"{installation.url}/console/{home}/{path}")
+        form = page.locator("form.range")
+        bottom = "(each) => each.getBoundingClientRect().bottom"
+        button = form.get_by_role("button", name="Show").evaluate(bottom)
+        bottoms = form.locator("> :is(label, details)").evaluate_all(f"(fields) => fields.map({bottom})")
+        assert any(abs(each - button) < 3 for each in bottoms), path
+
+
 def test_what_is_said_of_prompts_has_a_gap_around_it(
     page: Page, installation: Installation, running: str
 ) -> None:
