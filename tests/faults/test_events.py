@@ -63,6 +63,15 @@ APIKey.objects.filter(pk=key.pk).update(
 )
 print(key.pk)
 """
+# What other tests have left to be found, so that the next look finds nothing but what its test has made.
+LOOK = """
+from usage.books import outbox
+from usage.database.clock import database_now
+from usage.notifications import watch
+now = database_now()
+for find in watch.LOOKS:
+    outbox.write(now, watch.look(now, find))
+"""
 EVENTS = """
 import json
 from usage.models import Event
@@ -177,7 +186,7 @@ def test_a_key_that_expires_soon_is_one_event_and_one_message(
     installation: Installation, receiver: Receiver, secret: str, failpoint: str
 ) -> None:
     installation.end("reaper")
-    key_id = installation.shell(EXPIRE)
+    key_id = installation.shell(LOOK + EXPIRE)
     # A reaper looks as soon as it starts, which may be before it is ready.
     command = [sys.executable, "manage.py", "serve", "--only", "reaper"]
     installation.run("reaper", command, CHATAPI_FAILPOINTS=f"{failpoint}=kill9")
