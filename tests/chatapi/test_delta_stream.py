@@ -1,7 +1,6 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
-import logging
 import re
 import time
 import tracemalloc
@@ -82,7 +81,8 @@ async def inbox(stream: DeltaStream, caplog: pytest.LogCaptureFixture) -> AsyncI
     await inbox.start()
     yield inbox
     await inbox.stop()
-    assert not [each for each in caplog.get_records("call") if each.levelno >= logging.ERROR]
+    # Where a loop that fails is logged, and started again.
+    assert not [each for each in caplog.get_records("call") if each.name == "chatapi.concurrency"]
 
 
 @pytest.fixture
