@@ -104,10 +104,7 @@ class Text(Delta, tag=2, frozen=True):
 
     @property
     def content_chars(self) -> int:
-        if self.logprobs is None:
-            return len(self.text)
-        known = sum([1 + len(token.top_logprobs) for token in self.logprobs])
-        return len(self.text) + LOGPROB_CHARS * known
+        return len(self.text) if self.logprobs is None else len(self.text) + _chars_of(self.logprobs)
 
     def cut(self, max_chars: int) -> Sequence[Self]:
         # Log probabilities belong to the whole text.
@@ -163,10 +160,7 @@ class Refusal(Delta, tag=4, frozen=True):
 
     @property
     def content_chars(self) -> int:
-        if self.logprobs is None:
-            return len(self.text)
-        known = sum([1 + len(token.top_logprobs) for token in self.logprobs])
-        return len(self.text) + LOGPROB_CHARS * known
+        return len(self.text) if self.logprobs is None else len(self.text) + _chars_of(self.logprobs)
 
     def cut(self, max_chars: int) -> Sequence[Self]:
         if len(self.text) <= max_chars or self.logprobs is not None:
@@ -346,6 +340,10 @@ TERMINAL = (Usage, Failed)
 
 def _cut(text: str, max_chars: int) -> list[str]:
     return [text[start : start + max_chars] for start in range(0, len(text), max_chars)]
+
+
+def _chars_of(logprobs: Sequence[TokenLogprob]) -> int:
+    return LOGPROB_CHARS * sum([1 + len(token.top_logprobs) for token in logprobs])
 
 
 def _text_of(pieces: Sequence[Text | Refusal | Reasoning]) -> str:
