@@ -27,7 +27,7 @@ Deltas carry consecutive numbers (seq, from 1); a reader that sees a gap reads t
 has the number `MAX_SEQ`, because clients may have deltas that the server has lost.
 """
 
-from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
+from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed, place_of
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.interface import DeltaStream, Presence, Signs
 from chatapi.delta_stream.jobs import (
@@ -64,4 +64,5 @@ __all__ = [
     "StreamServers",
     "StreamUnavailable",
     "in_time",
+    "place_of",
 ]

@@ -98,7 +98,7 @@ def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
     """Decode the entries, without seals. Raises `StreamLost` for a batch of another version."""
     try:
         return [
-            Batch(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
+            Batch(place_of(name)[1], deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
         ]
     except msgspec.DecodeError as error:
         raise StreamLost(f"the log can't be read: {error}") from error
@@ -125,10 +125,12 @@ def last_seq_of(entries: Sequence[LogEntry]) -> int:
     if not batch:
         return 0
     try:
-        return _first_seq(name) + len(msgspec.msgpack.decode(batch, type=list[msgspec.Raw])) - 1
+        return place_of(name)[1] + len(msgspec.msgpack.decode(batch, type=list[msgspec.Raw])) - 1
     except msgspec.DecodeError:
-        return _first_seq(name)
+        return place_of(name)[1]
 
 
-def _first_seq(name: bytes) -> int:
-    return int(name.partition(b"-")[2])
+def place_of(name: bytes) -> tuple[int, int]:
+    """Return the fence and the first seq of a log's entry, by which its log is ordered; zeros of no name."""
+    fence, _, first_seq = name.partition(b"-")
+    return int(fence or 0), int(first_seq or 0)

@@ -24,7 +24,7 @@ from chatapi.delta_stream import (
     StreamLost,
     StreamUnavailable,
 )
-from chatapi.delta_stream.entries import batches_of, deltas_behind, frames_of, last_seq_of
+from chatapi.delta_stream.entries import batches_of, deltas_behind, frames_of, last_seq_of, place_of
 from chatapi.redis_client import Command, DedicatedConnection
 from chatapi.redis_stream import scripts
 from chatapi.redis_stream.errors import in_time, redis_errors
@@ -347,5 +347,5 @@ class RedisStream:
 
 
 def _log_frame(name: bytes, batch: bytes) -> Frame:
-    fence, _, first_seq = name.partition(b"-")
-    return Frame(b"", int(first_seq), batch, int(fence))
+    fence, first_seq = place_of(name)
+    return Frame(b"", first_seq, batch, fence)

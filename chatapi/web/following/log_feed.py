@@ -8,7 +8,7 @@ from itertools import product
 from uuid import UUID
 
 from accounts import loop_clock
-from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, StreamUnavailable, place_of
 from chatapi.web.following.follower import Follower
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class LogFeed:
             return
         log.followers.append(follower)
         # Back to where the new one is: the others drop what they have had.
-        log.read_up_to = min(log.read_up_to, follower.read_up_to, key=_order)
+        log.read_up_to = min(log.read_up_to, follower.read_up_to, key=place_of)
 
     def remove(self, follower: Follower) -> None:
         """Forget the follower, if it was added."""
@@ -115,9 +115,3 @@ class LogFeed:
             line.rotate(-1)
             found.append(line[-1])
         return found
-
-
-def _order(name: bytes) -> tuple[int, int]:
-    """Return the place of a log's entry; of no name, the beginning."""
-    fence, _, seq = name.partition(b"-")
-    return int(fence or 0), int(seq or 0)
