@@ -1,4 +1,4 @@
-"""Which paths are the API's and which are pages, and the API's envelope for errors of Django's routes."""
+"""Tells the API's paths from pages, and puts errors of Django's routes into the API's envelope."""
 
 import re
 
@@ -17,7 +17,9 @@ _WITHOUT_VERSION = re.compile(rf"(?:/(?:{'|'.join(DIALECTS)}))?/(?:{'|'.join(_RO
 
 
 def is_client_route(path: str) -> bool:
-    """Return whether the path is below /v1, after any prefix but that of a page, or is meant to be."""
+    """Return whether the path is the API's, known or not: below `/v1` or `/<prefix>/v1`, unless the prefix is
+    that of a page; or a route of the API without `/v1`, such as `/models`.
+    """
     return CLIENT_ROUTE.match(path) is not None or _WITHOUT_VERSION.fullmatch(path) is not None
 
 

@@ -18,7 +18,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
 from usage.errors import is_unavailable
 
-# A dialect, then no `/v1` or several: clients join a base URL and a path that do not fit each other.
+# An optional dialect, then any number of `/v1`: some clients join a base URL and a path that do not fit.
 _VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*+(?P<rest>/.+)")
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 400, for example to a host that is not allowed or a form that is too large."""
     failure = Failed("The server can't accept this request.", INVALID, "bad_request", status=400)
-    # The text of a `BadRequest` is for the person; those of other errors may repeat what was sent.
+    # The text of a `BadRequest` is written for users; other errors may repeat what the client sent.
     return _answer(request, APIError(failure), str(exception) if type(exception) is BadRequest else "")
 
 
@@ -55,7 +55,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def _meant(path: str) -> str | None:
-    """Return the route that the path would be with one `/v1` and no surplus slashes, if there is one."""
+    """Return the path with exactly one `/v1` and no surplus slashes if that is a route, else None."""
     found = _VERSIONS.fullmatch(re.sub(r"/+", "/", path).rstrip("/"))
     if found and any(route.fullmatch(f"/v1{found['rest']}") for route in _routes()):
         return f"{found['dialect']}/v1{found['rest']}"
@@ -69,7 +69,7 @@ def _routes() -> list[re.Pattern[str]]:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer 503 while the database is away, else 500."""
+    """Answer 503 if the database is unavailable, else 500."""
     error = sys.exception()
     if isinstance(error, Exception) and is_unavailable(error):
         log.warning("the database is not available: %s", " ".join(str(error).split()))

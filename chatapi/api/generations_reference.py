@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about the routes of generations, which all protocols share."""
+"""The OpenAPI descriptions of the routes of generations, which all protocols share."""
 
 from typing import Final
 

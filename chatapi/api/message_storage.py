@@ -10,7 +10,7 @@ from django.http import HttpResponseBase
 
 
 class MessageCookie(CookieStorage):
-    """Django's cookie by another name: one with Django's name and the path "/" would hide it, and stay."""
+    """Django's cookie under another name: a cookie with Django's name and the path "/" would hide it."""
 
     cookie_name = "chatapi_messages"
 

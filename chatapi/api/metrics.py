@@ -1,9 +1,9 @@
 """`GET /metrics`: the service's numbers for Prometheus, in its text format and in OpenMetrics.
 
-Money, tokens and requests are read from the books at the time of the request: processes come and go, and a
-number that one of them counts is lost with it. What only a process knows (`process_families.py`) is read from
-Redis, where each process writes it. Every web process answers the same, so only one is to be scraped. Labels
-are the names of models, which operators choose, processes and fixed words; no label identifies a tenant.
+Money, tokens and requests are read from the books, because a number that a process counts is lost when the
+process ends. Numbers that only a process knows (`process_families.py`) are read from Redis, where each
+process writes them. Every web process answers the same, so scrape only one. Labels are the names of models,
+which operators choose, processes and fixed words; no label identifies a tenant.
 
 The page needs `Authorization: Bearer` with the token in `CHATAPI_METRICS_TOKEN` (RFC 6750); without that
 setting it is a 404.
@@ -33,13 +33,13 @@ from usage.rollups import refused_requests
 
 log = logging.getLogger(__name__)
 
-# Of the numbers; the books are read at most once in this time.
+# The books are read at most once in this time.
 MAX_AGE_S = 1.0
 # The number of budgets that are looked at, the fullest first.
 MAX_BUDGETS = 1_000
 
 
-@csrf_exempt  # another method is a 405, and not a 403 because a token is missing
+@csrf_exempt  # other methods get 405, not 403 for a missing CSRF token
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -68,7 +68,7 @@ def _format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     """Return the accepted format and its media type; parameters may be quoted (RFC 9110, section 5.6.6)."""
     try:
         return choose_encoder(accept.replace('"', ""))
-    except TypeError:  # the version is not a number
+    except TypeError:  # a version that is not a number
         return choose_encoder("")
 
 
@@ -119,7 +119,7 @@ def _counter(name: str, meaning: str, label: str, values: Mapping[str, float]) -
     return family
 
 
-# Zeros are written too: an increase can only be seen of a series that exists.
+# Zeros are written too: Prometheus sees an increase only in a series that already exists.
 _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_model_requests", "Requests that have ended.", lambda of: of.totals.requests),
     ("chatapi_model_failed_requests", "Requests that have failed.", lambda of: of.totals.failed_requests),

@@ -1,4 +1,4 @@
-"""Middleware for Django's answers, which makes those of the API like the answers of the hot routes."""
+"""Middleware for Django's routes, which makes the API's answers like those of the hot routes."""
 
 import logging
 import re
@@ -25,14 +25,14 @@ _REFUSES_GZIP = re.compile(r"\bgzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
 
 
 class AnyHostMiddleware(MiddlewareMixin):
-    """Lets the API's routes answer under any host name, as the hot routes do: a scraper's, a container's.
+    """Lets the API's routes answer under any host name, such as a container's, as the hot routes do.
 
-    A foreign name does harm where a browser has a session, or where a link is made of it. Pages of that kind
-    check `ALLOWED_HOSTS`; the others see an allowed name instead of a foreign one.
+    A foreign host name does harm on pages with a session, and in links that are made from it. Those pages
+    check `ALLOWED_HOSTS`; all other routes see an allowed name instead of a foreign one.
     """
 
     def process_request(self, request: HttpRequest) -> None:
-        """Give the request an allowed name, before `CommonMiddleware` asks for it."""
+        """Give the request an allowed host name, before `CommonMiddleware` checks it."""
         path = request.path_info
         if path in WITHOUT_SESSION or is_docs_page(path) or is_client_route(path):
             try:
@@ -45,7 +45,7 @@ class ForwardedMiddleware(MiddlewareMixin):
     """Gives the request the scheme and the host that its client used, as a trusted proxy names them."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Set what Django reads, before anything asks for it; it checks the host against `ALLOWED_HOSTS`."""
+        """Set the values before anything reads them; Django checks the host against `ALLOWED_HOSTS`."""
         forwarded = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES)
         if forwarded.scheme:
             request.META["chatapi.scheme"] = forwarded.scheme
@@ -59,13 +59,13 @@ class IdentifyingMiddleware(MiddlewareMixin):
     """
 
     def process_request(self, request: HttpRequest) -> None:
-        """Note the time, and the id that an error repeats."""
+        """Store the start time and the request id, which an error repeats."""
         request.META["chatapi.began_at"] = time.monotonic()
         sent_id = request.headers.get("x-request-id", "").encode(errors="replace")
         request.META["chatapi.request_id"] = identity.request_id(sent_id, identity.new_id()).decode()
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Set the headers, and log the route: a path may have what nobody may read, such as an invitation."""
+        """Set the headers, and log the route: the path itself may contain a secret, such as an invitation."""
         response["x-request-id"] = request.META["chatapi.request_id"]
         elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
         access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
@@ -80,7 +80,7 @@ class IdentifyingMiddleware(MiddlewareMixin):
 
 
 class CompressedPagesMiddleware(GZipMiddleware):
-    """Compresses pages, and nothing that arrives in parts: compressed parts would wait for each other."""
+    """Compresses whole pages only: the compression of a stream would delay its parts."""
 
     def process_request(self, request: HttpRequest) -> None:
         """Drop a gzip that the client refuses by a weight of 0, which `re_accepts_gzip` does not read."""
@@ -94,7 +94,7 @@ class CompressedPagesMiddleware(GZipMiddleware):
 
 
 class FormAddressMiddleware(MiddlewareMixin):
-    """Gives people a page who open a URL of the console or the admin that takes only a form."""
+    """Shows a page if a person opens a URL of the console or the admin that takes only a form."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Replace Django's answer, which has no text."""

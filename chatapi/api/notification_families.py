@@ -9,7 +9,7 @@ from usage.database.clock import database_now
 
 
 def families() -> Iterator[Metric]:
-    """Yield the metrics; labels are words of ours, and each statement reads a bounded number of rows."""
+    """Yield the metrics. Labels are fixed words, and each statement reads a bounded number of rows."""
     now, event = database_now(), backlog.oldest_event()
     yield GaugeMetricFamily(
         "chatapi_events_oldest_age_seconds",

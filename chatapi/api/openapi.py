@@ -30,7 +30,7 @@ A key can be narrowed to some models and to some of these scopes:
 {_SCOPES}"""
 
 
-@csrf_exempt  # another method is a 405, and not a 403 because a token is missing
+@csrf_exempt  # other methods get 405, not 403 for a missing CSRF token
 @require_safe
 def document(request: HttpRequest) -> HttpResponse:
     return HttpResponse(_document(), content_type="application/json")
@@ -43,7 +43,7 @@ def _document() -> bytes:
 
 @cache
 def content() -> dict[str, Any]:
-    """Return the document, which is shared: read it only."""
+    """Return the document. It is shared, so callers must not change it."""
     keys = {key_scheme(name): _key_in(name, scheme) for name, scheme in all_key_headers().items()}
     return {
         "openapi": "3.1.0",
@@ -55,7 +55,7 @@ def content() -> dict[str, Any]:
 
 
 def _key_in(header: str, scheme: str) -> dict[str, str]:
-    """Describe a key in this header. OpenAPI knows a scheme before it only in `Authorization`."""
+    """Describe a key in this header. OpenAPI can express a scheme before the key only in `Authorization`."""
     about = "An API key: `ck_live_…` or `ck_test_…`."
     if header.lower() == "authorization":
         return {"type": "http", "scheme": scheme.lower(), "description": about}

@@ -26,7 +26,7 @@ _ERRORS = {
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
     529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
 }
-# Errors of every route; `new_operation` gets those that a route has besides.
+# Errors of every route; `new_operation` adds a route's own.
 _ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
 
 
@@ -56,7 +56,7 @@ def new_operation(
 
 
 def key_scheme(header: str) -> str:
-    """Return the name of the security scheme for a key in this header. Generated clients know two names."""
+    """Return the security scheme's name for a key in this header. Generated clients rely on two names."""
     return {"Authorization": "APIKey", "x-api-key": "APIKeyHeader"}.get(header, header)
 
 

@@ -46,7 +46,7 @@ _IDEMPOTENCY_KEY = new_parameter(
 _PREFER = new_parameter(
     "header", "Prefer", {"const": "respond-async"}, "`respond-async` answers with 202 at once (RFC 7240)."
 )
-# The views that read and are no reports, in the document's order.
+# The views that read, without reports, in the document's order.
 _READINGS = (Receipt, Key, Models, OneModel, Statements, StatementOfMonth)
 
 

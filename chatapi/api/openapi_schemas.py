@@ -57,7 +57,7 @@ def _merged(schema: Schema, rules: Mapping[str, Any]) -> Schema:
 
 
 def ecma_patterns(schema: Any) -> Any:
-    r"""JSON schema's patterns are ECMAScript's, where Python's `\Z` is `$`."""
+    r"""Return the schema with ECMAScript's patterns, as JSON Schema demands: `\Z` becomes `$`."""
     match schema:
         case dict():
             return {

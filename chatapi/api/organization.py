@@ -49,7 +49,7 @@ from usage.pricing import NANODOLLARS
 
 
 class Report(NamedTuple):
-    """What one route answers, and what the reference says about it."""
+    """A route of usage or costs: its answer, and its texts in the reference."""
 
     operation_id: str
     summary: str
@@ -63,7 +63,7 @@ class Report(NamedTuple):
 
 
 def _but_other_models(query: BucketQuery) -> BucketQuery:
-    # A model has one kind for ever, so the books need none.
+    # A model's kind never changes, so the books do not store it.
     others = [kind for kind in ModelKind if kind.has_own_usage_route]
     return replace(query, but_models=_models_of(*others))
 

@@ -6,8 +6,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
-    """The usage of one group in one bucket (OpenAI's `UsageCompletionsResult`). `end_user` is there if it is
-    grouped by, and is not OpenAI's.
+    """The usage of one group in one bucket (OpenAI's `UsageCompletionsResult`). `end_user`, which OpenAI does
+    not have, is present if `group_by` names it.
     """
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"

@@ -1,4 +1,4 @@
-"""Query parameters of the organization's usage and costs in, a `BucketQuery` or `InvalidRequest` out.
+"""Parses the query parameters of the organization's usage and costs into a `BucketQuery`.
 
 As in OpenAI's API reference ("Usage"), lists are repeated, `models[]=a&models[]=b` as its SDKs send them or
 without the brackets.
@@ -19,7 +19,7 @@ from usage.insights.buckets import WIDTHS, Bucket, BucketQuery
 from usage.insights.end_user_pages import Place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A year before the year 10000, in which Python's dates end; the longest page has 180 days.
+# A year before the end of Python's dates, so that no page, which has at most 180 days, goes beyond it.
 _MAX_TIME = 253_402_300_799 - 366 * 86_400
 _PAGE = re.compile(r"page_([0-9a-f]{1,10})(?:_([0-9a-f]{1,15})_([0-9a-f]{1,15}))?", re.ASCII)
 
@@ -112,7 +112,7 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
     first, end = _times(sent, WIDTHS[width], now)
     start, after = _page(sent, first, end, WIDTHS[width])
     groups = tuple(dict.fromkeys(_each_of(sent, "group_by", spec.groups)))
-    # Keys belong to projects and not to users, and nothing is a batch.
+    # Filters by user or batch match nothing: keys belong to projects, and there are no batches.
     is_unrecorded = "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
     query = BucketQuery(
         organization_id,
@@ -140,7 +140,7 @@ _SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page"})
 def parameters(request: HttpRequest, single: Set[str], lists: Set[str] = frozenset()) -> Sent:
     """Return the values by name; the name of a list may have brackets.
 
-    An unknown parameter is refused, because a filter that is not applied misleads.
+    An unknown parameter is refused, because the results of an ignored filter would mislead.
     """
     sent: dict[str, list[str]] = {}
     for key, values in request.GET.lists():
@@ -172,7 +172,7 @@ def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datet
 
 
 def _page(sent: Sent, first: datetime, end: datetime, width: timedelta) -> tuple[datetime, Place | None]:
-    """Return the start of the page, that of its cursor or else of the first bucket, and its place there."""
+    """Return the cursor's time and the end user after which it continues, else the first bucket and None."""
     if "page" not in sent:
         return first, None
     found = _PAGE.fullmatch(sent["page"][0])
@@ -237,7 +237,7 @@ def _end_user_ids(sent: Sent, organization_id: int) -> tuple[int, ...] | None:
 
 
 def _check_end_users(query: BucketQuery) -> None:
-    """Raise `InvalidRequest` for what is not kept by end user: shorter times than days, and keys."""
+    """Raise `InvalidRequest` if usage by end user is requested by key, or in buckets shorter than a day."""
     if not query.is_by_end_user:
         return
     if query.width != "day":

@@ -1,4 +1,4 @@
-"""Shows people what they have just changed: for a while, their pages do not read the replica."""
+"""Lets people see their own changes: for a while after a form, their pages do not read the replica."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 COOKIE: Final = "chatapi_wrote"
-# A replica that is read has everything that is older than `MAX_LAG_S` and was looked at a moment ago.
+# A replica is read while it is at most `MAX_LAG_S` behind; the rest allows for the age of that check.
 _KEPT_S: Final = 2 * MAX_LAG_S
 # RFC 9110, section 9.2.1
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -25,7 +25,7 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 @sync_and_async_middleware
 def OwnWritesMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  named in settings
-    """Let a form's answer, and the pages that the same browser opens after it, read the primary only."""
+    """Let a form's answer, and the pages that its browser opens in the next minute, read the primary only."""
     if REPLICA not in settings.DATABASES:
         raise MiddlewareNotUsed
     if iscoroutinefunction(get_response):

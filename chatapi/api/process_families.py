@@ -21,7 +21,7 @@ LABELS = ["role", "process"]
 
 
 def families() -> Iterator[Metric]:
-    """Yield the metrics of the living processes, nothing while Redis is away; and what servers answer."""
+    """Yield which servers answer and, if Redis answers, the metrics of the living processes."""
     yield from _servers()
     try:
         with connect_from_thread(shared_url()) as redis:

@@ -17,10 +17,10 @@ from usage.pricing import LineItem as PricedLine
 from usage.pricing import LineName, to_usd
 
 
-# One object for both APIs, because their clients call the same path: neither minds the other's members.
+# One object for both APIs, because their clients call the same path; each ignores the other's members.
 class Model(Struct, frozen=True, kw_only=True):
     """A model that can be named in requests: the members of OpenAI's `Model`, and of Anthropic's `ModelInfo`
-    from `type` on. `alias_of` is there if `id` is an alias.
+    from `type` on. `alias_of` is present if `id` is an alias.
     """
 
     id: str
@@ -73,7 +73,7 @@ _COUNTS = {each: "concurrent_requests" if each is Counts.RUNNING else each.value
 
 
 class RateLimit(Struct, frozen=True):
-    """The most in a minute or a day, or at the same time; of one model, or of all if `model` is null."""
+    """A limit per minute or day, or at the same time (`per` is null); of all models if `model` is null."""
 
     scope: Literal["organization", "project", "key"]
     model: str | None
@@ -161,7 +161,7 @@ class Timings(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """A try to get an answer: the model that was asked, the error's code if it failed, and its time."""
+    """A try to get an answer: its model, the error's code if it failed, and its duration."""
 
     model: str | None
     error: str | None
@@ -240,7 +240,7 @@ def models_page(
 ) -> ModelList:
     """Return at most `limit` of the models between two of them; the last ones if only `before_id` is given.
 
-    Raises `InvalidRequest` for an id that is none of theirs.
+    Raises `InvalidRequest` for an unknown id.
     """
     # None stands for no id, before the first place.
     places: dict[str | None, int] = {None: -1} | {model.id: place for place, model in enumerate(models)}

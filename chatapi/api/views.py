@@ -1,4 +1,4 @@
-"""The client routes that read: models, the calling key, receipts. Errors are OpenAI's envelope."""
+"""The client routes that read: models, the calling key, receipts. Errors have the protocol's envelope."""
 
 import logging
 import re
@@ -98,7 +98,7 @@ def new_reading(
 
 
 class ClientRoute(APIView):
-    """A route of the API behind a key, which reads.
+    """A route of the API that needs a key and only reads.
 
     It checks the method before the key, as the hot routes do.
     """
@@ -154,7 +154,7 @@ class Models(ClientRoute):
     )
 
     def get(self, request: Request) -> Response:
-        """Return the models that are served, priced, not hidden and the key's; each alias is an entry too."""
+        """Return the served, priced and listed models that the key may use; each alias is an entry, too."""
         served = {name: each.id for name, each in _served(caller_of(request)).items() if each.is_listed}
         # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))
@@ -248,7 +248,7 @@ class Receipt(ClientRoute):
 
 
 def _served(caller: Caller) -> dict[str, CatalogModel]:
-    """Return the models that the caller may use, by each name that means them."""
+    """Return the models that the caller may use, by each of their names."""
     known = catalog.load()
     own = {name: known[id_] for name, id_ in caller.model_aliases.items() if id_ in known}
     return {

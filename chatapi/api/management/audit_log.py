@@ -39,7 +39,7 @@ _ACTION_OF = {word: action for action, word in _ACTIONS.items()}
 # The events that OpenAI names by another verb than their action.
 _ADDED, _REVOKED, _ARCHIVED = "user.added", "api_key.deleted", "project.archived"
 _IS_REVOCATION = Q(object_type="accounts.apikey", action="changed", changes__has_key="revoked_at")
-# `has_key`, because the negation of a comparison with nothing would be neither true nor false.
+# `has_key`, because for changes without `is_active` the comparison, and so its negation, would be NULL.
 _IS_ARCHIVING = Q(
     object_type="accounts.project",
     action="changed",
@@ -94,7 +94,7 @@ routes: list[type[ManagementRoute]] = [AuditLogs]
 
 
 def _matching(query: Any, members: QuerySet[Member]) -> Q:
-    """Return the condition of the query's filters; only members are known by their e-mail addresses."""
+    """Return the condition of the query's filters; e-mail addresses match members only."""
     found = Q(pk__in=[]) if query.tenant_only else Q()
     for name, (lookup, more_s) in _BOUNDS.items():
         seconds = getattr(query, f"effective_{name}")
@@ -119,7 +119,8 @@ def _of_type(event_type: str) -> Q:
     kind, _, act = event_type.rpartition(".")
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
-    # Shown are "updated" for our "changed", OpenAI's word for our label, and `user.added` for a new member.
+    # No entry is shown with these: `changed` is shown as "updated", a label of `_KINDS` as OpenAI's word, and
+    # `user.created` as `user.added`.
     if act == "changed" or kind in _KINDS or event_type == "user.created":
         return Q(pk__in=[])
     action = _ACTION_OF.get(act, act.replace("_", " "))
@@ -130,8 +131,8 @@ def _of_type(event_type: str) -> Q:
 def _of_projects(ids: list[str]) -> Q:
     """Match acts on these projects and on what belongs to them.
 
-    Entries of earlier releases have no project: of those, match acts on the projects, and on keys and service
-    accounts that still exist.
+    Entries of earlier releases store no project. They match by their object: one of the projects, or one of
+    their keys and service accounts that still exist.
     """
     projects = [int(each) for each in ids]
     found = Q(project_id__in=projects) | Q(object_type="accounts.project", object_id__in=ids)
@@ -172,7 +173,7 @@ def _type(entry: AuditEntry) -> str:
 
 
 def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
-    """Return who acted; the session of a command has no user."""
+    """Return the person, key or command that acted; a command is a session without a user."""
     if entry.actor_key_id is not None:
         key = objects.ActingKey(id=str(entry.actor_key_id))
         return objects.Actor(type="api_key", name=entry.actor, api_key=key)

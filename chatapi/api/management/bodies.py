@@ -1,4 +1,4 @@
-"""The bodies and queries of the management API; an unknown member is refused, for it would mislead."""
+"""The bodies and queries of the management API. Unknown members are refused, not ignored."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a 
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
 OrganizationRole = Literal["owner", "admin", "member", "reader"]
 RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
-# Without control characters, among which are those that end a header.
+# Without control characters: a line break would end the mail's header.
 SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PREFIX_CHARS}}}\Z")]
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
 ProjectRole = Literal["owner", "member"]
@@ -54,7 +54,7 @@ class ProjectKeyListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class ProjectKeyBody(Struct, frozen=True, kw_only=True):
-    """The new rights of a key; no scopes at all: everything."""
+    """The new scopes and expiry of a key. An empty list of scopes allows everything."""
 
     expires_in_seconds: Seconds | None = None
     scopes: Scopes | None = None
@@ -145,7 +145,7 @@ class InvitedProject(Struct, frozen=True, kw_only=True):
 
 
 class InviteBody(Struct, frozen=True, kw_only=True):
-    """A person to be invited; the user name is the address."""
+    """A person to invite, whose user name will be the e-mail address."""
 
     email: Email
     role: OrganizationRole
@@ -200,7 +200,7 @@ class AlertChannel(Struct, frozen=True, kw_only=True):
 
 
 class SpendAlertBody(Struct, frozen=True, kw_only=True):
-    """An amount of a month, in cents, and who gets the mail when it is reached."""
+    """A monthly amount, in cents, and the members who get mail when it is reached."""
 
     currency: Literal["USD"]
     interval: Literal["month"]
@@ -208,7 +208,7 @@ class SpendAlertBody(Struct, frozen=True, kw_only=True):
     notification_channel: AlertChannel
 
 
-# A second before the last one of the year 9999, in which Python's dates end.
+# One second before the end of Python's dates (the year 9999), because `gt` adds a second.
 _Times = Annotated[int, Meta(ge=0, le=253_402_300_798)]
 # A database takes no NUL character.
 _Text = Annotated[str, Meta(pattern=r"^[^\x00]{1,150}\Z")]
@@ -224,7 +224,7 @@ class AuditLogQuery(
     """A page of the audit log, newest first."""
 
     before: RowId | None = None
-    # Not None: as a number, the text "null" of a query would be read as None.
+    # `UNSET`, not None: for `int | None`, msgspec would read the text "null" of a query as None.
     effective_gt: _Times | UnsetType = UNSET
     effective_gte: _Times | UnsetType = UNSET
     effective_lt: _Times | UnsetType = UNSET

@@ -1,7 +1,7 @@
 """Whether projects store responses, in OpenAI's words for data retention.
 
-No prompt or answer is ever logged, so of OpenAI's words two are left: content is never stored
-(`zero_data_retention`), or only as the state of the application (`modified_abuse_monitoring`).
+No prompt or answer is ever logged, so only two of OpenAI's values apply: content is never stored
+(`zero_data_retention`), or only as application state (`modified_abuse_monitoring`).
 """
 
 from django.db import transaction
@@ -29,7 +29,7 @@ class OrganizationDataRetention(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        """Return the word that is true of all projects, archived ones too."""
+        """Return `zero_data_retention` only if no project, archived ones included, stores responses."""
         projects = access.managed_by(caller_of(request), Project.objects.all())
         any_stores = projects.filter(stores_responses_days__gt=0).exists()
         return respond(objects.OrganizationDataRetention(type=_type(any_stores)))
@@ -57,7 +57,7 @@ class ProjectDataRetention(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Set the number of days, if the word is another one than before."""
+        """Set the number of days if the type changes."""
         row, wanted = self.project(request, project_id), self.body(request).retention_type
         if wanted != _type(row.stores_responses_days > 0):
             row.stores_responses_days = 0 if wanted == "zero_data_retention" else MAX_RESPONSE_DAYS

@@ -64,7 +64,7 @@ class ProjectKey(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        """Change what is sent, if the key has not expired."""
+        """Change the scopes and the expiry that were sent; refuse an expired key."""
         row, sent = self._key(request, project_id, api_key_id), self.body(request)
         if row.expires_at is not None and row.expires_at <= timezone.now():
             raise InvalidRequest("This key has expired, so it can't be changed.", "api_key_id")
@@ -248,7 +248,7 @@ class AdminKey(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, key_id: str) -> Response:
-        """Revoke the key, if its role is not above that of the calling one."""
+        """Revoke the key, unless its role is above that of the calling one."""
         row = find(caller_of(request), _admin_keys(), key_id, "key")
         access.require_role(caller_of(request), row.manages_as)
         keys.revoke(APIKey.objects.filter(pk=row.pk))

@@ -1,7 +1,7 @@
 """The rate limits of projects by model, and the monthly spend limits of projects and the organization.
 
 The rows are those of the admin's pages: `RateLimit`, and `BudgetLimit` for months. Limits of the organization
-are the operator's, and only shown.
+can only be read here, because only the operator changes them.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from usage.models.budget_keys import BudgetKey, LimitKey
 
 # Our columns by the members of the API's object.
 _NUMBERS = {number.api_member: column for column, number in RateLimit.NUMBERS.items()}
-# What the columns of requests hold on PostgreSQL; those of tokens are larger.
+# The largest number that the columns of requests hold on PostgreSQL; those of tokens hold more.
 _MOST_REQUESTS = 2**31 - 1
 _OF_REQUESTS = {
     name
@@ -133,7 +133,7 @@ class ProjectSpendLimit(ManagementRoute):
 
 
 class OrganizationSpendLimit(ManagementRoute):
-    """The monthly budget of the organization, which is the operator's to change."""
+    """The monthly budget of the organization, which only the operator changes."""
 
     path = "spend_limit"
     operations = {

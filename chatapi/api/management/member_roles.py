@@ -87,7 +87,7 @@ class MemberRole(ManagementRoute):
         return respond(self._role(request, user_id, role_id))
 
     def delete(self, request: Request, user_id: str, role_id: str) -> Response:
-        """Refuse: a member without a role does not exist."""
+        """Refuse, because a member always has one role."""
         self._role(request, user_id, role_id)
         refuse(
             "a member always has one role. Give another one with POST "

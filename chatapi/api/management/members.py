@@ -81,7 +81,7 @@ class User(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, user_id: str) -> Response:
-        """Remove the member, whose role is not above the caller's."""
+        """Remove the member, unless their role is above the caller's."""
         member = find_member(request, user_id)
         access.require_role(caller_of(request), member.role)
         memberships.remove(member)
@@ -114,7 +114,7 @@ class ProjectUsers(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Return the member, who has this role already."""
+        """Return the member unchanged; refuse another role than the one that they have."""
         self.project(request, project_id)
         sent = self.body(request)
         if (sent.email is None) == (sent.user_id is None):
@@ -151,13 +151,13 @@ class ProjectUser(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
-        """Return the member, who has this role already."""
+        """Return the member unchanged; refuse another role than the one that they have."""
         self.project(request, project_id)
         member = find_member(request, user_id)
         return respond(_with_role(member, self.body(request).role))
 
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
-        """Refuse: a smaller right than to the whole organization does not exist."""
+        """Refuse, because a member always sees all projects of the organization."""
         self.project(request, project_id)
         find_member(request, user_id)
         refuse(
@@ -190,7 +190,7 @@ class Invites(ManagementRoute):
         return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
     def post(self, request: Request) -> Response:
-        """Make the person and the membership, and mail the invitation, as the console's form does."""
+        """Create the person and the membership, and mail the invitation, as the console's form does."""
         sent = self.body(request)
         for named in sent.projects:
             self.project(request, named.id)
@@ -236,7 +236,7 @@ class Invite(ManagementRoute):
         return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
 
     def delete(self, request: Request, invite_id: str) -> Response:
-        """Remove the membership that nobody has used; `withdraw` locks it after its person."""
+        """Remove the pending membership. It is not locked here, because `withdraw` locks its person first."""
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
         access.require_role(caller_of(request), member.role)
         memberships.withdraw(member)
@@ -266,7 +266,7 @@ def find_member(request: Request, user_id: str) -> Member:
 
 
 def change_role(request: Request, member: Member, role: str) -> None:
-    """Change the member's role: neither the old nor the new one is above the caller's."""
+    """Change the member's role. Raises `PermissionDenied` if the old or new one is above the caller's."""
     for each in (member.role, role):
         access.require_role(caller_of(request), each)
     if role != member.role:

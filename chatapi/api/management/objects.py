@@ -1,4 +1,4 @@
-"""The resources of the management API, with the members of OpenAI's. Times are Unix seconds, ids are text."""
+"""The resources of the management API, with OpenAI's members. Times are Unix seconds, ids are text."""
 
 from typing import Annotated, Literal
 
@@ -78,7 +78,7 @@ class ServiceAccount(Struct, frozen=True, kw_only=True):
 
 
 class NewServiceAccount(ServiceAccount, frozen=True, kw_only=True):
-    """A service account with its first key, unless none was wanted."""
+    """A service account with its first key; null if none was requested."""
 
     api_key: NewKey | None
 
@@ -92,7 +92,7 @@ class AdminKeyOwner(Struct, frozen=True, kw_only=True):
 
 
 class AdminKey(Struct, frozen=True, kw_only=True):
-    """An admin key. `value`, its secret, is there at its creation only."""
+    """An admin key. `value`, its secret, is present only in the answer to its creation."""
 
     object: Literal["organization.admin_api_key"] = "organization.admin_api_key"
     id: str
@@ -106,7 +106,7 @@ class AdminKey(Struct, frozen=True, kw_only=True):
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """A member of the organization. Its roles are owner, admin, member and reader."""
+    """A member of the organization. `role` is owner, admin, member or reader."""
 
     object: Literal["organization.user"] = "organization.user"
     id: str
@@ -117,7 +117,7 @@ class User(Struct, frozen=True, kw_only=True):
 
 
 class Role(Struct, frozen=True, kw_only=True):
-    """What a member may do; `permissions` are the service's own names."""
+    """The rights of a member; `permissions` are this service's own names."""
 
     object: Literal["role"] = "role"
     id: str
@@ -137,7 +137,7 @@ class MemberRole(Struct, frozen=True, kw_only=True):
 
 
 class ProjectUser(Struct, frozen=True, kw_only=True):
-    """A member of the organization as a project has it: owners and admins are `owner`, others `member`."""
+    """A member's place in a project: `owner` for the organization's owners and admins, else `member`."""
 
     object: Literal["organization.project.user"] = "organization.project.user"
     id: str
@@ -148,9 +148,10 @@ class ProjectUser(Struct, frozen=True, kw_only=True):
 
 
 class Invite(Struct, frozen=True, kw_only=True):
-    """An invitation. `url`, the path at which the person chooses a password, is there at its creation only:
-    everyone who has it can sign in as this person. So is `mailed`: whether a mail server took the invitation.
-    `expired`: the link of its creation has ended; one that the console has made since may still work.
+    """An invitation. Only the answer to its creation has `url` and `mailed`. `url` is the path at which the
+    person chooses a password: anyone who has it can sign in as this person. `mailed` tells whether a mail
+    server accepted the invitation. With the status `expired`, the first link has expired; a newer link from
+    the console may still work.
     """
 
     object: Literal["organization.invite"] = "organization.invite"
@@ -170,8 +171,8 @@ Maximum = Annotated[int, Meta(description="9007199254740992 stands for no limit.
 
 
 class ProjectRateLimit(Struct, frozen=True, kw_only=True):
-    """The limits of a project for one model, or for all models together: its `model` is then `*`. The last
-    two members are not OpenAI's.
+    """The limits of a project for one model or, if `model` is `*`, for all models together.
+    `max_tokens_per_1_day` and `max_concurrent_requests` are not OpenAI's.
     """
 
     object: Literal["project.rate_limit"] = "project.rate_limit"
@@ -211,7 +212,7 @@ class OrganizationSpendLimit(Struct, frozen=True, kw_only=True):
 
 
 class NotificationChannel(Struct, frozen=True, kw_only=True):
-    """The members who get the mail of a spend alert, by their addresses."""
+    """The e-mail addresses of the members who get the mail of a spend alert."""
 
     type: Literal["email"] = "email"
     recipients: list[str]
@@ -219,7 +220,7 @@ class NotificationChannel(Struct, frozen=True, kw_only=True):
 
 
 class OrganizationSpendAlert(Struct, frozen=True, kw_only=True):
-    """An amount that the organization may spend in a month, in cents, until members get mail."""
+    """An amount in cents: members get mail when the organization's spend in a month reaches it."""
 
     object: Literal["organization.spend_alert"] = "organization.spend_alert"
     id: str
@@ -230,7 +231,7 @@ class OrganizationSpendAlert(Struct, frozen=True, kw_only=True):
 
 
 class ProjectSpendAlert(Struct, frozen=True, kw_only=True):
-    """An amount that a project may spend in a month, in cents, until members get mail."""
+    """An amount in cents: members get mail when the project's spend in a month reaches it."""
 
     object: Literal["project.spend_alert"] = "project.spend_alert"
     id: str
@@ -255,7 +256,7 @@ class ProjectDataRetention(Struct, frozen=True, kw_only=True):
 
 
 class Deleted(Struct, frozen=True, kw_only=True):
-    """What was deleted; `object` ends with `.deleted`."""
+    """A deleted object; its `object` ends with `.deleted`."""
 
     object: str
     deleted: Literal[True] = True
@@ -270,7 +271,7 @@ class ActingKey(Struct, frozen=True, kw_only=True):
 
 
 class ActingUser(Struct, frozen=True, kw_only=True):
-    """The person who acted. `email` is there for members of the organization."""
+    """The person who acted. `email` is null if the person is not a member of the organization."""
 
     id: str
     email: str | None
@@ -283,8 +284,8 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class Actor(Struct, frozen=True, kw_only=True):
-    """Who acted: a person or an API key. `name` is the person's, the key's or the command's then, and not
-    OpenAI's.
+    """The person, API key or command that acted. `name` is its name at that time; OpenAI's object does not
+    have it.
     """
 
     type: Literal["session", "api_key"]
@@ -294,7 +295,7 @@ class Actor(Struct, frozen=True, kw_only=True):
 
 
 class AuditedProject(Struct, frozen=True, kw_only=True):
-    """The project that was acted on."""
+    """The project that the object is or belongs to."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""The operations of the management API, as the base of its routes and the OpenAPI document read them."""
+"""The descriptions of the management API's operations, for its routes and for the OpenAPI document."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -49,17 +49,16 @@ def page_of_rows(
     newest_first: bool = False,
     id_column: str = "pk",
 ) -> Page[Item]:
-    """Return the page of these rows, the oldest first; `shown` makes the items of its rows, whose ids are in
-    `id_column`.
+    """Return a page of these rows, the oldest first. `shown` converts rows to items, `id_column` has the ids.
 
-    The cursors are ids, and a cursor stays valid after its row was deleted.
+    The cursors are ids. A cursor stays valid after its row was deleted.
     """
     before = getattr(query, "before", None)
     is_backwards = before is not None and query.after is None
     for cursor, is_low in ((query.after, not newest_first), (before, newest_first)):
         if cursor is not None:
             rows = rows.filter(**{f"{id_column}__{'gt' if is_low else 'lt'}": int(cursor)})
-    # One more than is shown says whether there is another page.
+    # One row more than is shown tells whether there is another page.
     order = f"-{id_column}" if newest_first != is_backwards else id_column
     found = list(rows.order_by(order)[: query.limit + 1])
     page = found[: query.limit]

@@ -42,7 +42,7 @@ class Projects(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
-        # The organization's lock lets no second request pass the checks of the number and the name.
+        # The lock keeps two requests from passing the checks of the number and the name at the same time.
         owner = Organization.objects.select_for_update(no_key=True).get(pk=caller_of(request).organization_id)
         refuse_more(owner.projects.all(), "projects")
         row = Project(organization=owner, name=self.body(request).name)
@@ -84,7 +84,7 @@ class ProjectArchive(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Archive the project, if no admin key in it has a role above the caller's; an archived one stays."""
+        """Archive the project, unless an admin key in it has a role above the caller's."""
         row = find(caller_of(request), Project.objects.all(), project_id, "project")
         if row.pk == caller_of(request).project_id:
             message = "This project has the key of this request. Archive it with a key of another project."
@@ -121,7 +121,7 @@ class ProjectModelPermissions(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Set the list, whose models exist."""
+        """Set the list. Raises `InvalidRequest` for a model that neither exists nor was listed before."""
         row, sent = self.project(request, project_id), self.body(request)
         wanted = list(dict.fromkeys(sent.model_ids))
         known = {*ServedModel.objects.filter(pk__in=wanted).values_list("pk", flat=True), *row.listed_models}
@@ -155,7 +155,7 @@ def project(row: Project) -> objects.Project:
 
 
 def _save_named(row: Project) -> None:
-    """Save the project with its new name, which no other one of the organization may have."""
+    """Save the project with its new name; refuse a name that another project of the organization has."""
     others = Project.objects.filter(organization=row.organization_id, name=row.name).exclude(pk=row.pk)
     if others.exists():
         refuse("a project of your organization has this name already.", "name")
@@ -164,7 +164,7 @@ def _save_named(row: Project) -> None:
 
 
 def _permissions(row: Project) -> objects.ModelPermissions:
-    if row.models_mode == ModelsMode.ALL:  # which keeps what is chosen in the admin for another mode
+    if row.models_mode == ModelsMode.ALL:  # the row may still have a list that the admin chose before
         return objects.ModelPermissions(mode="deny_list", model_ids=[])
     mode: Any = row.models_mode
     return objects.ModelPermissions(mode=mode, model_ids=row.listed_models)

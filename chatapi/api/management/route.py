@@ -1,4 +1,4 @@
-"""The base of the management API's routes: who may call them, what they read, and the rows that they find."""
+"""The base of the management API's routes: checks permissions, parses bodies and queries, finds rows."""
 
 import re
 from datetime import datetime, timedelta
@@ -51,7 +51,7 @@ class ManagementRoute(APIView):
         self.operation = operation
 
     def handle_exception(self, exc: Exception) -> Any:
-        """Answer 400 to values that a row can't have, and 409 to a change that another one has overtaken."""
+        """Answer 400 to invalid values of a row, and 409 to a change that conflicts with another one."""
         if isinstance(exc, ValidationError):
             exc = _explained(exc)
         elif isinstance(exc, IntegrityError):
@@ -71,8 +71,8 @@ class ManagementRoute(APIView):
         return _converted({name: value for name, value in sent.items() if value is not None}, body_type)
 
     def query(self, request: Request) -> Any:
-        """Return the query as the operation's type. Lists are repeated, as `ids[]=1&ids[]=2` or without the
-        brackets. Raises `InvalidRequest`, for an unknown parameter too.
+        """Return the query as the operation's type. Parameters that are lists are repeated, with or without
+        brackets: `ids[]=1&ids[]=2`. Raises `InvalidRequest`, for an unknown parameter too.
         """
         query_type = self.operation.query
         assert query_type is not None, "the operation takes a query"
@@ -87,8 +87,8 @@ class ManagementRoute(APIView):
         return _converted(sent, query_type, strict=False)
 
     def project(self, request: Request, project_id: str) -> Project:
-        """Return the project of the caller's organization, or raise a 404. Raises `InvalidRequest` if a
-        write is for an archived one.
+        """Return the project of the caller's organization, or raise a 404. Raises `InvalidRequest` for a
+        write to an archived project.
         """
         project = find(caller_of(request), Project.objects.all(), project_id, "project")
         if request.method in ("POST", "DELETE") and not project.is_active:
@@ -98,13 +98,13 @@ class ManagementRoute(APIView):
 
 
 def locked(rows: QuerySet[_Row]) -> QuerySet[_Row]:
-    """Return the rows, locked in a transaction, so that a change keeps what others save at that moment."""
+    """Return the rows, locked if a transaction is open, so that a change overwrites no concurrent one."""
     return rows.select_for_update(of=("self",)) if connection.in_atomic_block else rows
 
 
 def find(caller: Caller, rows: QuerySet[_Row], row_id: str, noun: str) -> _Row:
-    """Return the row of the caller's organization, locked in a transaction; or raise a 404, the same for
-    another's row and for an unknown id.
+    """Return the row of the caller's organization, locked if a transaction is open. Raises the same 404 for a
+    row of another organization as for an unknown id.
     """
     own = locked(access.managed_by(caller, rows))
     row = own.filter(pk=int(row_id)).first() if _ID.fullmatch(row_id) else None
@@ -119,13 +119,13 @@ def refuse(message: str, param: str) -> NoReturn:
 
 
 def refuse_more(rows: QuerySet[Any], noun: str) -> None:
-    """Raise `InvalidRequest` if there are as many rows already as there may be."""
+    """Raise `InvalidRequest` if there are `_MOST_ROWS` rows already."""
     if rows.count() >= _MOST_ROWS:
         raise InvalidRequest(f"There can be {_MOST_ROWS} {noun} at most.", None, "too_many_objects")
 
 
 def expiry(expires_in_seconds: int | None) -> datetime | None:
-    """Return the time that is that many seconds from now; None if the client has sent none."""
+    """Return the time after this number of seconds from now, or None for None."""
     return None if expires_in_seconds is None else timezone.now() + timedelta(seconds=expires_in_seconds)
 
 
@@ -147,7 +147,7 @@ def _converted(sent: dict[str, Any], type_: type[Struct], *, strict: bool = True
 
 
 def _explained(error: ValidationError) -> InvalidRequest:
-    """Return the first complaint about a row, with the parameter that it is about, if there is one."""
+    """Return the first message as an error that names the parameter, if the message is about one."""
     if not hasattr(error, "error_dict"):
         return InvalidRequest(error.messages[0])
     field, messages = next(iter(error.message_dict.items()))

@@ -1,4 +1,4 @@
-"""Spend alerts of the organization and of its projects: amounts of a month of which members get mail."""
+"""Spend alerts of the organization and of its projects: monthly amounts at which members get mail."""
 
 from collections.abc import Sequence
 from typing import Any
