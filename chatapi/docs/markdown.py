@@ -1,4 +1,4 @@
-"""Markdown as HTML, by markdown-it-py: CommonMark with tables, and without HTML of its own."""
+"""Renders Markdown as HTML with markdown-it-py: CommonMark with tables; HTML in it is escaped."""
 
 import re
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class _Renderer(RendererHTML):
         return self.fence(tokens, idx, options, env)
 
     def table_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """Open a table whose cells name their columns, where a row becomes a block."""
+        """Open a table whose cells name their columns, for phones, on which a row becomes a block."""
         end = next(number for number in range(idx, len(tokens)) if tokens[number].type == "table_close")
         names = [cell.content for th, cell in pairwise(tokens[idx:end]) if th.type == "th_open"]
         cells = [token for token in tokens[idx:end] if token.type == "td_open"]
@@ -60,10 +60,10 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).ena
 
 
 def inline(text: str) -> SafeString:
-    """Return a text without paragraphs as HTML; what is HTML in it is escaped."""
+    """Return Markdown without paragraphs as HTML; HTML in it is escaped."""
     return SafeString(MARKDOWN.renderInline(text))
 
 
 def blocks(text: str) -> SafeString:
-    """Return a text as HTML; what is HTML in it is escaped."""
+    """Return Markdown as HTML; HTML in it is escaped."""
     return SafeString(MARKDOWN.render(text))

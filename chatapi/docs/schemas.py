@@ -1,4 +1,4 @@
-"""JSON schemas of the OpenAPI document in words, for people who read the reference."""
+"""Describes the JSON schemas of the OpenAPI document in words, for readers of the reference."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def _any_of(choices: Sequence[Schema]) -> Iterator[Words]:
 
 
 def _bounds(schema: Schema) -> Iterator[Words]:
-    """Describe what else the values must fit: ranges, a pattern, a format."""
+    """Describe further conditions of the values: ranges, a pattern, a format."""
     found = [
         _range(schema.get(least), schema.get(most)) + unit
         for least, most, unit in _RANGES

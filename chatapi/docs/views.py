@@ -1,7 +1,6 @@
 """The front page and the views of /docs. They need no key and no session.
 
-They are exempt from the check for CSRF tokens, so that another method is a 405, and not a 403 because one is
-missing.
+They are exempt from the check for CSRF tokens, so that other methods get 405, not 403.
 """
 
 from collections.abc import Callable
