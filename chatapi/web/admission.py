@@ -37,11 +37,11 @@ from usage.models import State
 
 
 async def complete(exchange: Exchange, services: Services, request: ValidatedRequest) -> None:
-    """Admit the request and respond; a request that was sent before gets the first one's answer."""
+    """Admit the request and respond; a repeat with an idempotency key gets the first request's answer."""
     preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
     names = {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
     background_state = request.state if request.summary.is_background else b""
-    # What is fetched later is a stream.
+    # `respond-async` needs a protocol with streams, because the answer is fetched as a stream.
     is_later = bool(background_state) or ("respond-async" in names and request.dialect.encoder is not None)
     exchange.id = services.inboxes.place(exchange.id)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
@@ -73,7 +73,8 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         first_id = error.generation_id
     row = await visible_generation(services, request.caller, first_id)
     if row.state == State.ADMITTED:
-        # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
+        # The answer is read from the log, so the job names no inbox. The first request's process releases its
+        # reservation.
         entry = Entry(row.id.hex, row.organization_id, queue_class)
         job = Job("", request.content, True, request.is_not_kept, exchange.span.headers)
         stores_response = bool(request.caller.stores_responses_days)
@@ -140,8 +141,8 @@ async def _take_from_limits(
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
-    Raises `RateLimited` or another 429 if a limit has no room; for a request that was sent before
-    `AlreadyAdmitted` instead, because a repeat needs no room.
+    Raises `RateLimited` or another refusal if there is no room, but `AlreadyAdmitted` for a repeat, which
+    needs none.
     """
     try:
         queue_class = QueueClass(admission.queue_class or QueueClass.INTERACTIVE)
@@ -200,7 +201,7 @@ async def _admit(
         try:
             await services.commits.write(ledger.admit, admission)
         except Exception:
-            # The client gets this error, not that of a Redis that is away; the counter expires by itself.
+            # The client gets this error, not one of Redis; a counter that is not released expires.
             with suppress(RedisError):
                 if counter is not None:
                     await services.states.release(counter, len(request.state))
@@ -231,7 +232,8 @@ def _queue_class(request: ValidatedRequest, *, is_later: bool) -> QueueClass:
 async def _take_room_for_state(services: Services, request: ValidatedRequest) -> str | None:
     """Count the bytes of the state, and return the key of their counter.
 
-    If its organization has stored too much, drop the state, or raise 429 in the background, which needs it.
+    If the organization has stored too much, drop the state; raise 429 for a background request, which needs
+    it.
     """
     if not request.state:
         return None

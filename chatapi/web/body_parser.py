@@ -123,7 +123,7 @@ class BodyParser:
         """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
         `ParserUnavailable`.
 
-        The list is empty afterwards, or has the body if that refers to earlier answers. Cancelling the caller
+        It empties the list, but puts the body back if that refers to earlier answers. Cancelling the caller
         while its body is parsed kills the child.
         """
         task = Task(protocol, default_model, is_ticket, is_resolved, ignored_parameters, CPU_LIMIT_S)
@@ -151,7 +151,8 @@ class BodyParser:
     async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                # Apart from the parsing, because the child can be killed only once this method has it.
+                # In two steps: a caller that is cancelled while the child starts has no child to kill yet, so
+                # no parsing may follow.
                 child = await self._in_thread(self._started)
                 return await self._in_thread(lambda: child.parse(task, pieces))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
@@ -170,7 +171,7 @@ class BodyParser:
     async def _end_child(self) -> int | None:
         if self._child is not None:
             self._child.process.kill()
-        # Shielded, because a cancelled caller would take the call back, and leave a dead child behind.
+        # Shielded: cancelling the caller would also cancel the queued call, and a dead child would remain.
         return await asyncio.shield(self._in_thread(self._end))
 
     def _in_thread(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:

@@ -1,4 +1,4 @@
-"""Bounds the bytes that an owner puts into Redis in a period by the clock."""
+"""Bounds the bytes that each owner puts into Redis in a fixed period of the clock."""
 
 import time
 from typing import cast
@@ -17,10 +17,10 @@ class WindowFull(Exception):
 
 
 class ByteWindows:
-    """Counters in Redis of what each owner has put there."""
+    """Counters in Redis of the bytes that each owner has put there."""
 
     def __init__(self, redis: Redis, prefix: str, *, period_ms: int, max_bytes: int) -> None:
-        """`prefix`: of the counters' keys. `max_bytes` bounds one owner's bytes of each period."""
+        """`prefix` begins the counters' keys; `max_bytes` bounds one owner's bytes in each period."""
         self.max_bytes = max_bytes
         self._redis = redis
         self._prefix = prefix
@@ -32,7 +32,7 @@ class ByteWindows:
         counter = f"{self._prefix}{owner}:{window}"
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             pipe.incrby(counter, n_bytes)
-            pipe.pexpire(counter, 2 * self._period_ms)  # it outlives what was put there last
+            pipe.pexpire(counter, 2 * self._period_ms)  # longer than the bytes that it counts are kept
             total_bytes, _ = await pipe.execute()
         if cast(int, total_bytes) > self.max_bytes:
             await self.release(counter, n_bytes)
@@ -43,5 +43,5 @@ class ByteWindows:
         """Take the bytes off their counter. Raises `RedisError`."""
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             pipe.decrby(counter, n_bytes)
-            pipe.pexpire(counter, 2 * self._period_ms)  # Redis may have lost it, and makes a new one
+            pipe.pexpire(counter, 2 * self._period_ms)  # if Redis has lost it, DECRBY has made a new one
             await pipe.execute()

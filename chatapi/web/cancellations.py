@@ -14,7 +14,7 @@ from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnav
 
 log = logging.getLogger(__name__)
 
-# Waits between attempts to cancel a generation in Redis: without that it runs on, and is charged.
+# Seconds between attempts to cancel a generation in Redis; one that is not cancelled runs on and is charged.
 RETRY_S = (0.5, 1, 2)
 InBackground = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
@@ -33,7 +33,7 @@ class Cancellations:
         self._in_background(self._cancel(generation_id, Cancellation.CLIENT_LEFT))
 
     def give_up(self, generation_id: UUID) -> None:
-        """Stop a generation, in the background, whose client does not know its id: nobody can fetch it."""
+        """Stop, in the background, a generation that nobody can fetch: its client never got the id."""
         self._in_background(self._cancel(generation_id, Cancellation.ASKED))
 
     async def cancel(self, generation_id: UUID) -> None:
@@ -53,7 +53,7 @@ class Cancellations:
 
 
 async def retry_or_warn(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
-    """Make an attempt; if the last one fails too, log what follows from that."""
+    """Attempt it, and again after `RETRY_S`; if the last attempt fails too, log the consequence."""
     try:
         await retry(attempt, RETRY_S, (StreamUnavailable,))
     except StreamUnavailable as error:

@@ -29,7 +29,10 @@ class Fallback:
 async def usable_model(
     services: Services, caller: Caller, name: str, kind: str, summary: RequestSummary
 ) -> tuple[CatalogModel, Price]:
-    """Return the model that the name means to the caller, and its price; raise why it can't be used so."""
+    """Return the caller's model of this name and its price.
+
+    Raises `APIError`, `NotPriced` or `InvalidRequest` if the request can't use the model.
+    """
     model = await services.model(caller, name)
     if not caller.may_use(name if model is None else model.id):
         raise errors.model_not_allowed(name)
@@ -39,7 +42,7 @@ async def usable_model(
         raise errors.model_of_another_kind(name, model.kind, kind)
     if model.price is None:
         raise NotPriced(name)
-    # Else `able` in `chatapi/worker/deployments.py` might leave out all of its deployments.
+    # Otherwise `able` in `chatapi/worker/deployments.py` could exclude all of its deployments.
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     discount = (await services.discounts.get()).get(caller.organization_id, 0)
@@ -51,8 +54,8 @@ async def fallbacks(
 ) -> tuple[Fallback, ...]:
     """Return the other models that may answer, each once.
 
-    What is wrong with one that the client has chosen is raised. One of the project's list that this request
-    can't use is left out: the list is for all keys and all requests of the project.
+    Raises the error of a model that the client has chosen and this request can't use. Such a model of the
+    project's list is left out, because the list is for all keys and requests of the project.
     """
     are_chosen = summary.models is not None
     names = summary.models if summary.models is not None else _of_project(caller, summary.model, first)
@@ -72,7 +75,7 @@ async def fallbacks(
 
 
 def _of_project(caller: Caller, name: str, model: CatalogModel) -> Sequence[str]:
-    """Return the project's list behind the name that was sent, or behind the model's id."""
+    """Return the project's fallbacks for the requested name or, without any, for the model's id."""
     if not caller.model_fallbacks or not ModelKind(model.kind).may_fall_back:
         return ()
     known = caller.model_fallbacks

@@ -92,7 +92,7 @@ class _Body:
             raise errors.body_too_large()
         try:
             room = (await Services.get()).room
-            # Parties are ids of organizations; a negative number is none of them.
+            # The other parties are organizations, by their ids, which are positive.
             self.room = await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)
         except (NoRoom, StreamUnavailable) as error:
             raise errors.unavailable("The service can't take large requests right now.") from error

@@ -33,7 +33,7 @@ THREADS, THREADS_EACH = 8, 4
 DOWNLOADS, DOWNLOADS_EACH = 64, 4
 WAIT_S = 10.0
 MOST_WAITING_EACH = 256
-# Each has its page in memory.
+# Each waiting answer holds its page in memory.
 MOST_WAITING_DOWNLOADS_EACH = 16
 
 _NO_ROOM = errors.unavailable("Too many requests are waiting for an answer. Try again in a moment.")
@@ -57,7 +57,7 @@ class _Reply:
             return
         is_download = message["type"] == "http.response.body" and message.get("more_body", False)
         if is_download:
-            # The thread's connection to the database, one of few, would wait for the client, too.
+            # The thread would keep its database connection, one of few, while the client reads.
             await sync_to_async(close_old_connections)()
         if self._start is not None:
             if is_download:

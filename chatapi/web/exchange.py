@@ -109,7 +109,7 @@ class Exchange:
         return identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
 
     def set_caller(self, caller: Caller) -> None:
-        """Note whose request it is, and begin its span."""
+        """Set the caller, and begin the request's span."""
         self.caller = caller
         took_s = time.monotonic() - self.began_at
         self.span = tracing.begin_request(self.method, self.kind.path, self.request_headers, took_s)
@@ -139,10 +139,10 @@ class Exchange:
 
     @property
     def end_user(self) -> str:
-        """Return the end user that the setting's header names; without it, an empty text."""
+        """Return the end user in the header that `END_USER_HEADER` names, or an empty text."""
         value = self.request_headers.get(settings.END_USER_HEADER.encode(), b"")
         try:
-            return value.decode()  # as in bodies, so that both are one end user
+            return value.decode()  # UTF-8, as in bodies, so that both name the same end user
         except UnicodeDecodeError:
             return value.decode("latin-1")
 
@@ -287,7 +287,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
 
 def _arriving(exchange: Exchange, caller: Caller, services: Services) -> AbstractContextManager[None]:
-    """Count a request that waits for its turn, if it wants to create a generation."""
+    """Count a request that waits for its turn, if it is to create a generation."""
     if not exchange.creates_generation:
         return nullcontext()
     may_repeat = exchange.header(b"idempotency-key") is not None

@@ -27,7 +27,7 @@ _AWAY: Final[dict[type[Exception], str]] = {
     ParserUnavailable: "The service can't read large requests right now.",
     NoRoom: "Too many large requests arrive at the same time.",
 }
-# The books begin with what is admitted: nothing else has a record of these refusals' reasons.
+# The books record admitted requests only, so the log is the only record of these refusals' reasons.
 _LOGGED: Final = frozenset({402, 403, 429})
 # Refusals whose message repeats what the client has sent, which is not logged.
 _QUOTING: Final = frozenset({"model_not_allowed"})
@@ -36,7 +36,7 @@ _QUOTING: Final = frozenset({"model_not_allowed"})
 async def send_failure(exchange: Exchange, error: Exception) -> None:
     """Send the error: inside the stream if that has begun, else as an HTTP error.
 
-    Some dialects answer a request for a stream that is not valid with a stream of status 200.
+    Some dialects answer an invalid request for a stream with a stream of status 200.
     """
     failure = to_failure(exchange, error)
     if isinstance(error, NotAuthenticated | TooManyFailedAttempts):
@@ -56,7 +56,7 @@ def to_failure(exchange: Exchange, error: Exception) -> Failed:
     if isinstance(error, RateLimited):
         exchange.add_limits(error)
     if (away := next((_AWAY[kind] for kind in type(error).mro() if kind in _AWAY), None)) is not None:
-        # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
+        # This request was not admitted, or is withdrawn; one sent before with the same key may be charged.
         is_nothing_charged = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
         return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure
     failure = errors.from_exception(error, exchange.key_headers).failure
@@ -76,7 +76,7 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
         return
     refused_requests.count(Refusal(caller.api_key_id, failure.status, failure.code or failure.type))
     if failure.status in _LOGGED:
-        # Neither what the client has sent nor its own request id: it may be a key, or a part of a prompt.
+        # Not the client's own request id: like all that it sends, it may hold a key or a part of a prompt.
         request_id = identity.request_id(None, exchange.id).decode()
         why = "" if failure.code in _QUOTING else f": {failure.message!r}"
         log.info(
@@ -85,7 +85,7 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
         )  # fmt: skip
     if not exchange.kind.protocol or not 400 <= failure.status < 500:
         return
-    services = await Services.get()  # does not wait: they have looked up the caller
+    services = await Services.get()  # does not wait: the services have authenticated the caller
     if exchange.large_bytes:
         services.refused_bytes.add(caller.api_key_id, exchange.large_bytes)
     if not exchange.is_counted and failure.status != 429:

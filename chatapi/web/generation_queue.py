@@ -1,4 +1,4 @@
-"""The way of admitted generations to the workers, and out of the books if they don't get there."""
+"""Hands admitted generations to the workers, and voids those that do not get there."""
 
 import logging
 from collections.abc import Sequence
@@ -82,7 +82,9 @@ class GenerationQueue:
         return [None] * len(admitted)
 
     async def expire(self, generation_id: UUID) -> bool:
-        """Void a generation whose time in the queue is over; return False if a worker or reaper has it."""
+        """Void a generation whose time in the queue is over. Return False if that fails, for example because
+        a worker or the reaper has it.
+        """
         try:
             await self._void(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         except UsageError as error:

@@ -23,8 +23,8 @@ async def resume(exchange: Exchange) -> None:
     """`GET /v1/generations/{id}/stream`: the stream from its beginning, or behind `Last-Event-ID` or
     `?starting_after=`.
 
-    A client that leaves this stream does not cancel the generation. Each event has an `id`; so behind the
-    first one, a keep-alive may have another form (`Dialect.keep_alive_with_ids`).
+    A client that leaves this stream does not cancel the generation. Because each event has an `id`,
+    keep-alives after the first one may have another form (`Dialect.keep_alive_with_ids`).
     """
     exchange.allow("GET")
     services = await Services.get()
@@ -70,7 +70,9 @@ async def cancel(exchange: Exchange) -> None:
 
 
 async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
-    """Return the caller's generation with that id; raise 404, the same for another tenant's."""
+    """Return the caller's generation with that id. Raises the same 404 for another tenant's generation as for
+    an unknown id.
+    """
     row = await services.commits.read(
         lambda: access.visible_to(caller, Generation.objects.filter(id=generation_id)).first()
     )
@@ -99,8 +101,8 @@ def begin_answer(exchange: Exchange, generation: Generation | Admission, dialect
 
 
 async def _generation(exchange: Exchange, services: Services) -> Generation:
-    """Return the generation that the URL names, in whose protocol the response is from now on; raise 404, the
-    same for another tenant's.
+    """Return the generation that the URL names, and respond in its protocol from now on. Raises as
+    `visible_generation`.
     """
     caller, _ = await authenticate(exchange, services)
     generation_id = identity.parse_id(exchange.route_arguments["generation_id"] or "")
@@ -112,7 +114,7 @@ async def _generation(exchange: Exchange, services: Services) -> Generation:
 
 
 async def authorize_again(exchange: Exchange, services: Services) -> None:
-    """Raise an error if the key is not valid any more, as its last request has learned.
+    """Raise an error if the key is not valid any more, by the cache of callers if that has it.
 
     This is not `authenticate`: a stream that ends is no attempt to guess a key, and is not counted as one.
     """

@@ -1,6 +1,4 @@
-"""The `Idempotency-Key` header: what a client sends so that a repeated request is one request (IETF draft,
-Stripe's convention).
-"""
+"""The `Idempotency-Key` header, by which a repeated request counts once (IETF draft, Stripe's convention)."""
 
 import hashlib
 import re

@@ -1,7 +1,7 @@
 """Bounds the generations of one organization that wait or run, so that others find free workers.
 
-The count costs nothing for most requests: a process remembers the last one and what it has admitted since,
-and asks the books only for an organization that may be near the bound.
+The count costs nothing for most requests: a process remembers the last count and what it has admitted since,
+and reads the books only for an organization that may be near the bound.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Final
 from chatapi import errors
 from chatapi.concurrency import CachedValue
 
-# How old a count may be that decides: generations that have ended since still count.
+# The greatest age of a count that refuses a request: generations that have ended since still count.
 MAX_COUNT_AGE_S: Final = 0.05
 # Refused callers of one organization get growing `Retry-After` times, so that they do not all return at once
 # and slow other organizations down. When a generation will end is unknown, so the times are short.
@@ -42,8 +42,8 @@ class OpenGenerations:
         """Count a request that waits for its turn in this process; raise the 429 if as many wait already as
         may be open: each takes 20 KB.
 
-        `may_repeat`: an earlier one may have created its generation, so it waits where a new one does not,
-        up to twice that number.
+        `may_repeat`: an earlier request may have created this one's generation, so it is refused only at
+        twice that number.
         """
         if self._arriving[organization_id] >= self._most * (2 if may_repeat else 1):
             raise self._refusal(organization_id)
@@ -54,7 +54,7 @@ class OpenGenerations:
             self._arriving[organization_id] -= 1
 
     async def add(self, organization_id: int) -> None:
-        """Count one more generation; raise what `check` raises."""
+        """Count one more generation. Raises as `check`."""
         await self.check(organization_id)
         self._admitted[organization_id] += 1
 
@@ -76,7 +76,7 @@ class OpenGenerations:
         try:
             self._open = await self._count()
         except BaseException:
-            self._admitted += before  # `_open` is still without them
+            self._admitted += before  # `_open` does not include them yet
             raise
         return self._open
 

@@ -22,8 +22,8 @@ from usage.errors import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 RENEW_S = 5.0
-# Waits between questions for the end of a generation that this process did not see end: as long as any may
-# run.
+# Seconds between reads of the books for the end of a generation that this process did not see. Their sum is
+# longer than any generation may run.
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
 
 # How long a process refuses by a remembered limit of requests, without asking Redis again.
@@ -59,9 +59,7 @@ class Rates:
         self._full: dict[Limit, _Full] = {}
 
     def check(self, caller: Caller) -> None:
-        """Raise `RateLimited` if a limit of requests was full a moment ago and still is, as far as is
-        remembered here.
-        """
+        """Raise `RateLimited` if this process remembers that a limit of requests is full."""
         now = time.monotonic()
         for limit in caller.rate_limits:
             full = self._full.get(limit)
@@ -72,9 +70,7 @@ class Rates:
             del self._full[limit]
 
     async def look(self, caller: Caller) -> None:
-        """Raise `RateLimited` unless there is room for one more request, or `RedisError`; takes
-        nothing.
-        """
+        """Raise `RateLimited` if there is no room for one more request; take nothing. Raises `RedisError`."""
         try:
             await self._limits.look(caller.rate_limits)
         except RateLimited as error:
@@ -92,7 +88,7 @@ class Rates:
 
     def _remember(self, error: RateLimited) -> None:
         limit, wait_ms = error.limit, error.retry_after_ms
-        # An end user is known only when the body is read.
+        # `check` runs before the body is read, and so knows no model and no end user.
         if limit.counts is not Counts.REQUESTS or limit.model or limit.name or wait_ms is None:
             return
         # Forgetting is cheap: the next requests ask Redis.
@@ -121,7 +117,7 @@ class Rates:
         limits = (*caller.rate_limits, *more)
         if not limits:
             return Reservation(generation_id)
-        # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
+        # Shielded: a script that was sent takes its amounts anyway, and its answer says what to roll back.
         taking = asyncio.ensure_future(
             self._limits.take(limits, generation_id, model=model, amounts=amounts, fallbacks=fallbacks)
         )
@@ -145,8 +141,8 @@ class Rates:
         await self._limits.release(reservation, NOTHING_USED)
 
     async def release(self, reservation: Reservation, used: Amounts | None) -> None:
-        """Free the request's leases and give back what it did not use; None: wait until the books know how
-        much it used, and of which model.
+        """Free the request's leases and give back what it did not use. If `used` is None, wait until the
+        books know the usage and the model.
         """
         if reservation.id not in self._running:
             return

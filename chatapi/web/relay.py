@@ -55,7 +55,7 @@ class Pace:
         self._sent_at = time.monotonic()
 
     def needs_keep_alive(self, batch: list[AnyDelta], *, has_frames: bool) -> bool:
-        """Return whether to send one now, for a batch of `relay` of which the client gets frames or not."""
+        """Return whether to send a keep-alive now, after a batch of `relay` with or without frames."""
         now = time.monotonic()
         is_late = bool(self._ping_ms) and (now - self._sent_at) * 1_000 >= self._ping_ms
         is_needed = not has_frames and (not batch or is_late)
@@ -69,8 +69,8 @@ async def relay(
 ) -> AsyncIterator[list[AnyDelta]]:
     """Yield the generation's batches up to and including a terminal delta; an empty one is a keep-alive.
 
-    A keep-alive comes before the silence exceeds `ping_ms`; with 0 there is none. Without `authorize` nobody
-    is asked, because the generation itself ends with its key.
+    A keep-alive comes before the silence exceeds `ping_ms`; with 0 there is none. Without `authorize`, rights
+    are not checked, because the generation itself ends when its key is revoked.
 
     Raises an `APIError` when `authorize` refuses: only this stream ends, the generation goes on.
     """
@@ -109,7 +109,7 @@ def frames_of(encoder: Encoder, deltas: list[AnyDelta]) -> bytes:
 
 
 async def _check_rights(authorize: Authorize) -> None:
-    """Raise the refusal as an `APIError`; without an answer in time there is none."""
+    """Raise the refusal as an `APIError`; no answer in time is no refusal."""
     try:
         async with asyncio.timeout(RIGHTS_ANSWER_S):
             await authorize()
@@ -120,7 +120,7 @@ async def _check_rights(authorize: Authorize) -> None:
 
 
 async def _next(services: Services, follower: Follower, watch: Watch) -> list[AnyDelta]:
-    """Return the next deltas; none in silence. If the log will never have the end, it is among them."""
+    """Return the next deltas; none in silence. Adds an end if the log will never have one."""
     try:
         batch = await follower.next()
         if not batch and (finding := watch.take()) is not None:
@@ -182,8 +182,8 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
         return [*missed, *terminal_of(end)]
     stream = services.streams.of(follower.id)
     if end.settled_ms_ago < PUBLISHING_MS and await stream.has_job(follower.id):
-        return []  # the job goes with the terminal delta, which is about to be published
-    # A log that is gone looks like one to which nothing was written.
+        return []  # the terminal delta, whose publication deletes the job, is still to come
+    # Nothing of the log was read: it may never have been written, or be lost.
     return _end_of_broken(end)
 
 

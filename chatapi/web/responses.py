@@ -160,7 +160,7 @@ async def _deliver(
         # The key would only repeat this failure: no retry. A failure of this connection alone may be retried.
         if is_final and failure not in (LOST, CLOSING):
             failure = msgspec.structs.replace(failure, retry_after_ms=None)
-            if NO_RETRY not in retry_headers(failure):  # SDKs do not understand it twice
+            if NO_RETRY not in retry_headers(failure):  # SDKs misread the header if it is sent twice
                 exchange.response_headers.append(NO_RETRY)
         await exchange.send_error(failure)
     failpoint("view.after_terminal")
@@ -170,7 +170,7 @@ async def _deliver(
 async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[Usage | None, Failed | None]:
-    """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
+    """Send deltas as they come. A failure before all deltas is returned, because it decides the status."""
     usage, has_begun, pace = None, False, Pace(settings.PING_MS)
     async for batch in batches:
         if not has_begun:

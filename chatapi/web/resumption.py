@@ -112,10 +112,10 @@ async def remainder(
     with _follower(services, row) as follower:
         async for batch in relay(services, follower, ping_ms, authorize):
             in_log = batch[: follower.seq - seq]
-            # Only before the last one, a failure, some may be missing.
+            # Numbers may be missing only before the last delta, which is then a failure.
             numbers = [*range(seq + 1, seq + len(in_log)), follower.seq]
             frames = _numbered(encoder, zip(numbers, in_log, strict=False), after)
-            for delta in batch[len(in_log) :]:  # nothing in it has a number, so nothing held back may come
+            for delta in batch[len(in_log) :]:  # without numbers, so they must not flush what is held back
                 frames += encoder.failed(delta) if isinstance(delta, Failed) else encoder.encode([delta])
             seq = follower.seq
             if pace.needs_keep_alive(batch, has_frames=bool(frames)) or frames:
@@ -127,7 +127,7 @@ def _follower(services: Services, row: Generation | Admission) -> AbstractContex
 
 
 def _numbered(encoder: Encoder, deltas: Iterable[tuple[int, AnyDelta]], after: Position) -> bytes:
-    """Encode all deltas, because encoders remember; drop the frames that the client has."""
+    """Encode all deltas, because encoders have state; drop the frames that the client has."""
     frames: list[bytes] = []
     for seq, delta in deltas:
         encoded = encoder.encode([delta])

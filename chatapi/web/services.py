@@ -117,7 +117,7 @@ class Services:
     async def get(cls) -> "Services":
         """Return the process's services, started; raises `StreamUnavailable` while Redis is away."""
         if cls._instance is None:
-            # All callers share one attempt, which the cancellation of one does not end.
+            # All callers share one attempt; cancelling one of them does not end it.
             cls._starting = cls._starting or asyncio.create_task(cls._start())
             return await asyncio.shield(cls._starting)
         return cls._instance
@@ -129,7 +129,7 @@ class Services:
             try:
                 await services.inboxes.start()
             except StreamUnavailable:
-                # The next request makes everything again, so that nothing half started stays.
+                # Leave nothing half started: the next request makes everything again.
                 await services.inboxes.stop()
                 await services.commits.close()
                 raise

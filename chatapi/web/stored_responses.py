@@ -1,8 +1,8 @@
 """Stored responses (`/v1/responses/{id}`): read, list the input of, stream again, cancel, delete, continue.
 
-What they consist of is in Redis, for as long as a generation's log: its state (what the request said) and
-the log itself (what the answer says). For projects that store responses for days, it is then read from the
-database (`response_store.py`). The books tell whose they are.
+Redis keeps the two parts of a response as long as a generation's log: its state (the content of the request)
+and the log itself (the content of the answer). If its project stores responses for days, they are then read
+from the database (`response_store.py`). The books tell who owns a response.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from usage.models import State as RowState
 
 # The most responses that the item references of one request may lead to.
 MAX_REFERENCED: Final = 64
-# Of a state: to read as many takes as long as a delta (`fair_turns.py`).
+# Reading this many bytes of a state takes as long as a delta (`fair_turns.py`).
 STATE_UNIT_BYTES: Final = 4_096
 # How long a cancellation waits for the end that it brings.
 CANCEL_WAIT_S: Final = 5.0
-# How long the log of a response that was deleted while it ran outlives its end, for those who follow it.
+# How long the log of a response that was deleted while it ran outlives its end, for its followers.
 DELETED_LOG_MS: Final = 3_000
 # The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
@@ -60,7 +60,7 @@ class Stored:
     async def folded(self) -> stored.Folder:
         """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""
         folder = stored.queued(self.answer, self.state)
-        # Redis first: what it holds may still grow.
+        # A response in Redis may still grow; one in the database does not.
         is_live = self.batches is None
         async for batch in snapshot(self.services, self.row) if is_live else self._stored_deltas():
             for delta in batch:
@@ -82,7 +82,7 @@ class Stored:
             # Decoding a long response takes as long as streaming it, so it takes turns with the streams.
             await self.services.turns.take(self.row.organization_id, 1 + len(batch))
             yield batch
-        if not (batch and isinstance(batch[-1], TERMINAL)):  # its process died before it was published
+        if not (batch and isinstance(batch[-1], TERMINAL)):  # its settler died before it published the end
             end = await self.services.commits.read(reports.end_of, self.row.id)
             if end is not None:
                 yield terminal_of(end)
@@ -149,7 +149,7 @@ async def _forget_answer(services: Services, row: Generation) -> None:
     """Let the log of a deleted response expire soon after its end: until then its worker writes it."""
     async for _ in follow(services, row):
         pass
-    # A stream may end before its generation: what a lost worker has generated is charged by its log.
+    # A stream may end before its generation: a lost worker's log is still needed, to charge for it.
     if await services.commits.read(reports.end_of, row.id) is not None:
         await services.streams.of(row.id).forget({row.id: DELETED_LOG_MS})
 
@@ -185,7 +185,7 @@ async def resolve(
     references: UnresolvedReferences,
     pieces: Sequence[bytes],
 ) -> list[bytes]:
-    """Return the body with the items that it refers to. Raises 404, the same for another tenant's."""
+    """Return the body with the items that it refers to. Another tenant's items are a 404, as unknown ones."""
     previous = b""
     if references.previous is not None:
         previous = await _conversation(exchange, services, caller, references.previous)
@@ -211,7 +211,7 @@ async def _referenced(
         if (found := await _find(exchange, services, caller, response_id)) is None:
             raise _item_not_found(caller, item_id, references[item_id])
         outputs |= stored.output_items(await found.folded())
-        # In the loop: a small request may refer to 64 of the largest answers.
+        # Checked in the loop, because a small request may refer to 64 of the largest answers.
         if sum(map(len, outputs.values())) > settings.MAX_BODY_BYTES:
             raise errors.body_too_large()
     if unknown := next((item_id for item_id in references if item_id not in outputs), None):
@@ -225,7 +225,7 @@ async def _conversation(exchange: Exchange, services: Services, caller: Caller, 
         raise errors.previous_response_not_found(response_id, stored.CONTINUED_PARAM, _kept_ms(caller))
     folder = await found.folded()
     if folder.usage is None:
-        # A failed answer can't be continued either: its last words are missing.
+        # A failed answer can't be continued either: it is incomplete.
         raise errors.response_in_progress(response_id, stored.CONTINUED_PARAM)
     return stored.conversation(found.state, folder)
 
@@ -246,7 +246,7 @@ def _kept_ms(caller: Caller) -> int:
 
 
 async def _requested(exchange: Exchange, services: Services) -> Stored:
-    """Return the response that the URL names; raise 404, the same for another tenant's."""
+    """Return the response that the URL names. Another tenant's response is a 404, as an unknown one."""
     caller, _ = await authenticate(exchange, services)
     response_id = exchange.route_arguments["response_id"] or ""
     found = await _find(exchange, services, caller, identity.parse_id(response_id))

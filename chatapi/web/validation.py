@@ -90,7 +90,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     except UnresolvedReferences as references:
         room, pieces = await _resolve(exchange, services, caller, references, pieces, room)
         parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
-    # The setting's header comes before the body's parameters: a proxy may set it.
+    # The header that `END_USER_HEADER` names overrides the body's parameters: a proxy may set it.
     end_user = exchange.end_user or parsed.summary.end_user
     stored = end_users.stored_name(end_user, is_hashed=caller.hashes_end_users)
     if stored != parsed.summary.end_user:
@@ -151,7 +151,7 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     # again. Large requests are not decoded here, because that would block the event loop; a worker finds
     # those that can't be decoded.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
-        end_user = summary and summary.end_user  # as it is stored, or of a header
+        end_user = summary and summary.end_user  # in its stored form, perhaps from a header
         try:
             read = parsed_request.read(ticket.request).summary
             summary = msgspec.structs.replace(read, end_user=end_user)
@@ -162,8 +162,8 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
 
 
 async def _check_limits(exchange: Exchange, services: Services, caller: Caller, is_large: bool) -> None:
-    """Refuse early what the limits would refuse anyway: before a small body is parsed, and before a large one
-    is read. Raises `RateLimited` or another 429.
+    """Refuse early a request that the limits would refuse later: before a small body is parsed, and before a
+    large one is read. Raises `RateLimited` or another 429.
     """
     try:
         if exchange.creates_generation:
@@ -172,7 +172,7 @@ async def _check_limits(exchange: Exchange, services: Services, caller: Caller, 
         if is_large:
             await services.rates.look(caller)
     except (RateLimited, errors.APIError):
-        # A request that was sent before needs no room in the limits.
+        # The repeat of an admitted request needs no room in the limits.
         header = exchange.header(b"idempotency-key")
         digest = idempotency_header.digest_of(header) if header else None
         if digest is None or not await services.commits.read(is_known, caller.api_key_id, digest):
@@ -204,9 +204,9 @@ async def _resolve(
     pieces: list[bytes],
     room: Room | None,
 ) -> tuple[Room | None, list[bytes]]:
-    """Return the body with what it refers to, and room for both; None if they are small.
+    """Return the body with what it refers to, and room for both; the room is None if they are small.
 
-    What is longer than its room gives way and is read again when there is room for it.
+    If they are longer than their room, release it, wait for enough room, and read the references again.
     """
     assert exchange.kind.resolve is not None, "its parser knows no references"
     if room is None:
@@ -229,7 +229,7 @@ async def _take_room(exchange: Exchange, services: Services, caller: Caller, max
     """Return room in memory for a large request, once there is some; raises 413 or `NoRoom`."""
     if max_bytes > settings.MAX_BODY_BYTES:
         raise errors.body_too_large()
-    if caller.is_test:  # it is free, so it has its own bound, and keeps that room until its end
+    if caller.is_test:  # test requests are free, so they have another bound, and keep its room to their end
         exchange.rooms.append(await services.test_room.acquire(caller.organization_id, max_bytes))
     room = await services.room.acquire(caller.organization_id, max_bytes)
     exchange.rooms.append(room)

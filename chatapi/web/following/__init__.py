@@ -1,1 +1,1 @@
-"""Following a generation: its deltas, as they come to a web process for a client, and reasons for silence."""
+"""Follows a generation for a client: receives its deltas, and finds out why its stream is silent."""

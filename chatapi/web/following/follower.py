@@ -16,21 +16,21 @@ from chatapi.wire.deltas import AnyDelta
 
 # How long a follower waits after the server has failed to answer.
 RETRY_S = 0.05
-# How long the server may take to answer when it has just failed to.
+# How long the server may take to answer after a failure.
 PROBE_S = 1.0
 # About how many deltas of a log are read at once.
 PAGE_DELTAS = 128
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 64
 PART_FRAMES = 64
-# The most of a backlog that is decoded at once, so that other streams have their turn in between, and that a
-# client that does not read has few deltas in memory: decoded, they take ten times the bytes.
+# The bytes of a backlog that are decoded at once. They are few, so that other streams have their turn, and so
+# that a client that does not read holds few decoded deltas, which take ten times the bytes.
 PART_BYTES = 2_048
-# The usual size of a delta: how much work a batch is can be estimated before it is decoded.
+# The usual size of a delta, by which the work for a batch is estimated before it is decoded.
 DELTA_BYTES = 32
 # What a frame takes in memory beside its batch.
 FRAME_BYTES = 224
-# The most that waits here for a client that does not read. Beyond this, the log has it.
+# The most bytes that wait here for a client that does not read. Beyond this, it is served from the log.
 MOST_WAITING_BYTES = 32 << 10
 
 Answer = TypeVar("Answer")
@@ -80,13 +80,13 @@ class Follower:
         self._page_entries = 1
         self._failing_since: float | None = None
         self._arrived: list[Frame] = []
-        # Of all that has arrived but the first frame, which is usually the only one.
+        # The bytes of all waiting frames but the first, which is usually the only one.
         self._waiting_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
         if self._reads_log:
-            return  # it finds the frame there
+            return  # the frame is in the log
         if not self._arrived:
             self._arrived.append(frame)
             self.wake()
@@ -108,8 +108,8 @@ class Follower:
             self._waiter.set_result(None)
 
     async def next(self) -> list[AnyDelta]:
-        """Return the deltas that have come since the last call, of a backlog a part; nothing at the end of
-        what the log held, after `tick_s` of silence, and when `wake` is called.
+        """Return the deltas that have come since the last call, or a part of a backlog. Return nothing at the
+        end of the log, after `tick_s` of silence, and when `wake` is called.
 
         Raises `StreamLost` when deltas are lost or the server stays away, `StreamUnavailable` when the
         next call may succeed.

@@ -48,14 +48,14 @@ class Inbox:
         self._failing_s = 0.0
         # Empty: the beginning.
         self._read_up_to = b""
-        # The server may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
+        # Whether the server may have lost the inbox, and the event loop has yet to begin it again.
         self._must_start_again = False
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
 
     @property
     def is_answering(self) -> bool:
-        """Return whether the server has answered last, so that a new generation may begin there."""
+        """Return whether the server has answered the last read, so that a new generation may begin there."""
         return self._presence is not None and not self._failing_s
 
     @property
@@ -93,8 +93,8 @@ class Inbox:
         """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
         waited all that time.
         """
-        # A younger request was sent to the server after it came back, which this reader may not have noticed
-        # yet.
+        # A follower that began later has reached the server since; this reader may not have noticed yet that
+        # the server is back.
         waited_s = loop_clock.monotonic() - follower.began_at
         failing_s = self._failing_s if follower.is_owner else max(self._failing_s, self._log_feed.failing_s)
         if min(failing_s, waited_s) > follower.LOST_AFTER_S:
@@ -125,7 +125,7 @@ class Inbox:
     async def _read(self) -> None:
         while True:
             is_failing = self._failing_s > 0
-            # After an error the first answer is to come at once: until then new requests are refused.
+            # After an error, do not block: new requests are refused until the server has answered.
             block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, None)
             began = loop_clock.monotonic()
             try:
@@ -173,6 +173,6 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._start_again)
 
     def _start_again(self) -> None:
-        # The clock of a server that has lost its data may be behind, so names may be lower now. Followers
-        # drop what they have had.
+        # Names follow the server's clock. After a loss of data the clock may be behind, and the names lower.
+        # Followers drop deltas that they have had.
         self._read_up_to, self._must_start_again = b"", False

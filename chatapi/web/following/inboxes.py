@@ -22,7 +22,7 @@ RETRY_S = 1.0
 
 
 class Inboxes(ByServer[Inbox]):
-    """The readers of all servers, which also know what servers answer."""
+    """The readers of all servers, which also know which servers answer."""
 
     def __init__(self, inboxes: Sequence[Inbox]) -> None:
         super().__init__(inboxes)

@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 # The most logs that are read at once. If there are more, they have turns.
 READ_AT_ONCE = 64
-# How long a read waits for the first entry. A log that is new to the feed waits for the read before.
+# How long a read waits for the first entry. A log that is new to the feed waits until that read ends.
 BLOCK_MS = 50
-# The pause after a read: in it entries gather, so that each one costs less.
+# The pause after a read, in which entries gather: one read of several costs less.
 PAUSE_S = 0.005
 # The pause after a failure.
 RETRY_S = 0.2
@@ -53,7 +53,7 @@ class LogFeed:
             self._has_logs.set()
             return
         log.followers.append(follower)
-        # Back to where the new one is: the others drop what they have had.
+        # Read again from the new follower's position; the others drop deltas that they have had.
         log.read_up_to = min(log.read_up_to, follower.read_up_to, key=place_of)
 
     def remove(self, follower: Follower) -> None:
@@ -78,7 +78,7 @@ class LogFeed:
             while not self._logs:  # one that was added may have been removed before this task's turn
                 await self._has_logs.wait()
             turn = {log.id: log.read_up_to for log in self._turn()}
-            # While some logs wait for their turn, a read waits for nothing.
+            # While some logs wait for their turn, a read does not block.
             block_ms = BLOCK_MS if len(turn) == len(self._logs) else None
             began = loop_clock.monotonic()
             try:
@@ -104,7 +104,7 @@ class LogFeed:
         if len(self._logs) <= READ_AT_ONCE:
             return self._logs.values()
         found: list[_Log] = []
-        # What an organization has given to this turn.
+        # The number of logs in this turn, by organization.
         given = Counter[int]()
         while len(found) < READ_AT_ONCE:
             organization_id, line = next(

@@ -99,7 +99,7 @@ class MissingWorkers:
     def look(self, connected: set[str]) -> None:
         """Count the time since the last look for all workers that are not connected."""
         now = time.monotonic()
-        # Little of a long time between two looks counts: a late event loop finds no worker missing.
+        # Of a long time without a look only a part counts: a late event loop finds no worker missing.
         passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_S), now
         self._has_seen_any |= bool(connected)
         are_all_missing = self._has_seen_any and not connected
@@ -146,7 +146,7 @@ class Silence:
             await asyncio.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
 
     async def look(self) -> None:
-        """Look into all silent watches, and wake those about which something is found."""
+        """Look into all silent watches, and wake those with a finding."""
         silent_since = time.monotonic() - SILENT_S
         silent = [watch for watch in self._watches if watch.heard_at <= silent_since]
         for start in range(0, len(silent), BATCH):
@@ -178,14 +178,14 @@ class Silence:
             return Finding.EXPIRED if status.overdue_ms > 2 * settings.REAPER_MS + 1_000 else None
         if not status.was_claimed:
             return None  # the reaper has it, and needs no Redis to close it
-        # The reaper must have it in two looks. If it can reach Redis, it publishes the end before the second
-        # one.
+        # The reaper must hold it in two looks in a row: if it can reach Redis, it publishes the end between
+        # them.
         is_left = status.fence > CLAIM_FENCE and last is not None and last.fence > CLAIM_FENCE
         is_dead = status.overdue_ms > 0 and self._workers.missing_s(status.worker) >= MISSING_S
         return Finding.WORKER_LOST if is_left or is_dead else None
 
     def _unread_finding(self, watch: Watch) -> Finding | None:
-        """Return what follows from missing connections alone."""
+        """Return the finding without the database, by missing connections alone."""
         if watch.status is not None and watch.status.worker:
             is_dead = self._workers.missing_s(watch.status.worker) >= MISSING_UNREAD_S
             return Finding.WORKER_LOST if is_dead else None

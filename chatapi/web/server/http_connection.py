@@ -27,7 +27,7 @@ from chatapi.web.server.websocket_connection import WebSocketConnection
 # has read it (RFC 9112 section 9.6).
 LINGER_SECONDS = 3.0
 
-# As in `http_request.py`; this takes 1.2 kB less.
+# Slots save 1.2 kB here, as in `http_request.py`.
 _SLOTS = (
     "_active_at",
     "_arriving_since",

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from daphne.http_protocol import WebRequest
 from twisted.web import http
-from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
+from twisted.web.http import NO_BODY_CODES  # by name: a lookup in the module `http` costs a microsecond
 from twisted.web.http_headers import Headers
 
 from chatapi.web.server import refusals
@@ -22,15 +22,15 @@ from chatapi.wire.protocols import all_key_headers
 http.RESPONSES.update(refusals.PHRASES)
 
 _KEY_HEADERS = [name.encode() for name in all_key_headers()]
-# The event of all connections whose clients read: an event of its own would take 800 bytes of each.
+# The event of all connections whose clients read: an event for each of them would take 800 bytes.
 WRITABLE = asyncio.Event()
 WRITABLE.set()
 
 # Replaces headers that are not read any more: those of a request and its response take 2 kB of a stream.
 NO_HEADERS = Headers()
 
-# In slots, so that the dict has few enough keys to share them: it takes 1.2 kB less. They are not written in
-# the class, where mypy would take them for all attributes.
+# Slots leave the instance's dict so few keys that Python shares them, which saves 1.2 kB. They are not
+# written in the class, because mypy would take them for the complete list of attributes.
 _SLOTS = (
     "_parsePOSTFormSubmission",
     "_response_started",
@@ -172,8 +172,8 @@ class HTTPRequest(WebRequest):
             return refusals.NOT_A_PATH
         if length is not None and length > self.channel.limits.max_body_bytes:
             return refusals.REQUEST_TOO_LARGE
-        # Daphne would refuse these later and at once: all such requests of a read in one turn of the loop. It
-        # would fail with an error of ours to decode a subprotocol that is not ASCII.
+        # Daphne would refuse these later, and all that came in one read in one turn of the loop. It would
+        # fail to decode a subprotocol that is not ASCII.
         subprotocols = header_values(b"sec-websocket-protocol", ())
         if self.is_websocket and (length != 0 or not all(map(bytes.isascii, subprotocols))):
             return refusals.BAD_REQUEST if command == b"GET" else refusals.NOT_A_HANDSHAKE

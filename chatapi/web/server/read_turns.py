@@ -44,7 +44,7 @@ class ReadTurns:
         self._taken: set[Reader] = set()
         self._late: list[Reader] = []
         self._is_end_due = False
-        # Set by the first read of a turn: what the turn did before must not take its time.
+        # Set by the first read of a turn, so that earlier work in the turn does not take its time.
         self._ends_at: float | None = None
         self._endings: deque[Callable[[], None]] = deque()
 
@@ -72,7 +72,7 @@ class ReadTurns:
 
     def _end_turn(self) -> None:
         self._is_end_due, self._ends_at = False, None
-        # Those of the taken ones that have not read had no data.
+        # A taken socket that has not asked to read since had no data.
         polled, self._late = self._late or self._next(), []
         self._taken = set(polled)
         for reader in polled:

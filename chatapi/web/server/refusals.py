@@ -54,8 +54,8 @@ class Refusal:
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
-# Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section
-# 3.2).
+# Routers differ in how they read `//v1`, and this server is no proxy for `http://somewhere/v1` (RFC 9112
+# section 3.2).
 NOT_A_PATH = Refusal(
     HTTPStatus.BAD_REQUEST, "The request's target must be a path that begins with one slash."
 )

@@ -167,8 +167,9 @@ class Server(DaphneServer):
     async def handle_reply(
         self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
     ) -> None:
-        """Send a message of the application, when the client has read enough of those before. If more are to
-        follow, return when there is room for them: an application that waits here has no next one in memory.
+        """Send a message of the application once the client has read enough of the earlier ones. If more
+        messages follow, return only when there is room for them, so that the application does not hold the
+        next one while it waits.
         """
         # Daphne never waits: a client that stops reading would fill this process's memory.
         if not protocol.writable.is_set():
@@ -225,7 +226,7 @@ class Server(DaphneServer):
             self._check(self.http_factory.make_room)
             self._check(self._quotas.forget_handshakes)
             for number, connection in enumerate(tuple(self.http_factory.open_connections), 1):
-                if connection in self.http_factory.open_connections:  # closed during the pause
+                if connection in self.http_factory.open_connections:  # not closed during a pause
                     self._check(partial(connection.sweep, monotonic()))
                 if number % SWEPT_PER_TURN == 0:
                     await asyncio.sleep(0)

@@ -61,7 +61,7 @@ class ListeningPort(tcp.Port):
             super().doRead()
 
 
-# As in `http_request.py`; this takes 600 bytes less.
+# Slots save 600 bytes here, as in `http_request.py`.
 _SLOTS = (
     "_is_discarding",
     "_tempDataBuffer",
@@ -116,7 +116,7 @@ class Transport(tcp.Server):
         super().stopReading()
 
     def poll_again(self) -> None:
-        """End what `read_turns` has left out, unless reading has been stopped meanwhile."""
+        """Let the event loop poll the socket again, unless reading has been stopped meanwhile."""
         self._is_left_out = False
         if self._wants_to_read:
             super().startReading()
