@@ -46,13 +46,13 @@ class LimitClient:
         await self.rate_limits.release(reservation, used)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
-        """Take what there is no room for; returns the refusal."""
+        """Take from limits without room, and return the refusal."""
         with pytest.raises(RateLimited) as caught:
             await self.take(*known, model=model, tokens=tokens)
         return caught.value
 
     async def take_all(self, *known: Limit, tokens: int = 10) -> RateLimited:
-        """Take until there is no room; returns the refusal."""
+        """Take until there is no room, and return the refusal."""
         while True:
             try:
                 await self.take(*known, tokens=tokens)
@@ -60,7 +60,7 @@ class LimitClient:
                 return refusal
 
     async def is_refused(self, *known: Limit, tokens: int = 10) -> bool:
-        """Take if there is room; returns whether there was none."""
+        """Take if there is room; return whether there was none."""
         try:
             await self.take(*known, tokens=tokens)
         except RateLimited:

@@ -1,5 +1,5 @@
-"""A process that asks for one request after another until it was refused a hundred times; prints how many it
-got.
+"""A process that takes one request after another from a limit until a hundred are refused, and prints how
+many were admitted.
 
 Its arguments: SOCKET PREFIX MOST.
 """
@@ -15,7 +15,7 @@ from chatapi.redis_client import connect
 
 
 async def main(socket: str, prefix: str, most: int) -> int:
-    """Take this number of requests, and print how many passed."""
+    """Take requests until a hundred are refused; return how many were admitted. `most` is the limit."""
     redis = connect(f"unix://{socket}")
     rate_limits, limit = (
         RateLimits(redis, prefix, lease_ms=5_000),

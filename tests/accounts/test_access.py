@@ -1,4 +1,4 @@
-"""The one door to tenants' objects: own ones are there, all others are not."""
+"""The one door to tenants' objects: a caller sees their own, and no others."""
 
 from accounts import access
 from accounts.models import APIKey

@@ -1,4 +1,4 @@
-"""Keys as values: what is generated parses, what is damaged does not."""
+"""Keys as texts: a generated key parses, a damaged one does not."""
 
 import re
 import string

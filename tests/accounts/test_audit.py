@@ -1,4 +1,4 @@
-"""The audit log: what people change is in it, before and after; secrets are not; and it can't be changed."""
+"""The audit log has people's changes with the values before and after, no secrets, and can't be changed."""
 
 from collections.abc import Iterator
 from datetime import date, timedelta

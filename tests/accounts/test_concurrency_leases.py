@@ -22,7 +22,7 @@ async def test_a_released_lease_makes_room(client: LimitClient) -> None:
     first = await client.take(running(1))
     await client.release(first, 5)
     second = await client.take(running(1))
-    await client.release(first, 5)  # again: the second one's place is its own
+    await client.release(first, 5)  # a second time, which must not free the second request's place
     await client.refusal(running(1))
     await client.release(second, None)
     await client.take(running(1))

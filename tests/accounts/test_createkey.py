@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 
 def both(*arguments: str) -> tuple[str, str]:
-    """Return its output on stdout and on stderr."""
+    """Run the command, and return its output on stdout and on stderr."""
     out, err = io.StringIO(), io.StringIO()
     call_command("createkey", *arguments, stdout=out, stderr=err)
     return out.getvalue(), err.getvalue()

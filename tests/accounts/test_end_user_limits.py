@@ -1,4 +1,4 @@
-"""Rate limits of end users: those of each, and those of one; without the switch of its project none."""
+"""Rate limits of each end user and of a single one; without `counts_end_users`, a project has none."""
 
 from typing import Any
 

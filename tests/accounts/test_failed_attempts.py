@@ -1,6 +1,4 @@
-"""Wrong keys by the hundred: counted by address, refused before the database is asked, and never at the cost
-of callers with a right key.
-"""
+"""Wrong keys are counted by address and then refused without a query; a key that was right still passes."""
 
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
@@ -36,7 +34,7 @@ def address(settings: Settings) -> str:
 
 
 def fail(attempts: FailedAttempts, address: str = HERE, times: int = 1) -> None:
-    """Look wrong keys up."""
+    """Look up wrong keys."""
     for _ in range(times):
         with (
             pytest.raises(NotAuthenticated),
@@ -124,7 +122,7 @@ Share = Callable[[FailedAttempts], Awaitable[None]]
 
 @pytest.fixture
 def share(redis: Redis) -> Share:
-    """Tell Redis and learn, under a prefix of the test's own."""
+    """Return a function that exchanges counts with Redis, under a prefix of the test's own."""
     prefix = f"{uuid4().hex}:"
     return lambda attempts: attempts.share(redis, prefix)
 

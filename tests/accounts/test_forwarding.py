@@ -1,4 +1,4 @@
-"""Whose word counts about a client's address, scheme and host: the socket's, and that of trusted proxies."""
+"""A client's address, scheme and host are those of the socket, or those that a trusted proxy names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What of an address counts as one client."""
+"""The part of an address that counts as one client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a key may do, and its two secrets while it is rotated; without a process around it."""
+"""The rights of a key, and its two secrets during a rotation; without a server process."""
 
 from datetime import timedelta
 from typing import Any

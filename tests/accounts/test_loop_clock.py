@@ -1,4 +1,4 @@
-"""The loop's clock: what a loop that was blocked may conclude from its timers."""
+"""The loop's clock, which stands still while the loop is blocked, and timeouts by this clock."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Which permissions the pages of groups and users offer, in which words."""
+"""The permissions that the pages of groups and users offer, and their words for them."""
 
 import re
 from typing import Any
@@ -52,7 +52,7 @@ def test_every_permission_of_a_role_is_offered() -> None:
     assert set().union(*roles.PERMISSIONS.values()) - without_row <= names
 
 
-# What buttons, the audit log, statements and the console ask for, and no page of a model.
+# Permissions that buttons, the audit log, statements and the console check, and no page of a model does.
 ASKED_ELSEWHERE = {
     "audit.view_auditentry",
     "chatapi.read_storedresponse",

@@ -155,9 +155,7 @@ async def test_a_lowered_limit_holds_at_once_and_is_paid_off_in_its_window(
 async def test_the_wait_that_a_changed_limit_tells_is_long_enough(
     client: LimitClient, before: int, after: int, asked: int
 ) -> None:
-    """Time pays at the new limit's rate from the first refusal, and not at the old one's while the
-    waits are the new one's.
-    """
+    """From the first refusal on, time pays at the new limit's rate, from which the wait is computed, too."""
     await client.take(tokens(before, window_ms=2_000), tokens=before)
     changed = tokens(after, window_ms=2_000)
     told_ms = (await client.refusal(changed, tokens=asked)).retry_after_ms or 0
@@ -386,7 +384,7 @@ async def test_a_lease_that_nobody_renews_expires(redis: Redis) -> None:
     assert time.monotonic() - began_at > 0.9
 
 
-# ---- whose clock, which processes, no Redis
+# ---- clocks, several processes, no Redis
 
 
 async def test_only_the_clock_of_redis_counts(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,4 @@
-"""Over every time t no more is used than a limit and its share of t, however requests come, last and give
-back.
-"""
+"""In any period, requests use at most the limit and its share of the period, whenever they come and end."""
 
 import random
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ STEPS = 1_200
 
 @dataclass
 class Used:
-    """What one request used, and when it was let pass: between two looks at Redis' clock, in µs."""
+    """The tokens of a request that was admitted between `after_us` and `before_us` of Redis' clock."""
 
     tokens: int
     after_us: int
@@ -30,7 +28,7 @@ class Used:
 
 @dataclass
 class Story:
-    """Requests at random, one after another, with what they will have used in the end."""
+    """Random requests, one after another, with the tokens that they will use."""
 
     redis: Redis
     dice: random.Random

@@ -1,6 +1,4 @@
-"""Members of organizations in the admin: what they see of their own, nothing of others, and what their role
-lets them change.
-"""
+"""Members of organizations in the admin see only rows of their own, and change what their role permits."""
 
 import re
 from typing import Any
