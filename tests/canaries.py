@@ -1,5 +1,5 @@
-"""Where a word is that must not be there: in the database, its sessions, Valkey, the metrics, the files, and
-in what the processes have printed.
+"""Searches for words that must be nowhere: in the database, its sessions, Valkey, the metrics, the files, and
+the output of the processes.
 """
 
 import re
@@ -16,8 +16,8 @@ from tests.installation import Installation
 
 
 def open_valkey(installation: Installation) -> Redis:
-    """Return a client of the installation's Valkey, whose values are no longer packed, so that all of them
-    can be read.
+    """Return a client of the installation's Valkey, and end the compression of its values, so that words in
+    them are found.
     """
     redis = installation.open_valkey()
     redis.config_set("rdbcompression", "no")
@@ -71,7 +71,7 @@ def metrics(installation: Installation) -> bytes:
 
 
 def files(installation: Installation) -> bytes:
-    """Return what is in the files of the installation's folder, except its database and its logs."""
+    """Return the content of the files in the installation's folder, except its database and its logs."""
     paths = [path for path in installation.folder.rglob("*") if path.is_file()]
     return b"\n".join(
         path.read_bytes() for path in paths if ".sqlite3" not in path.name and path.suffix != ".log"

@@ -1,4 +1,4 @@
-"""Who the tests are about, and what they have run."""
+"""The people of the tests, and the generations that they run."""
 
 import json
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Person:
         )
 
     def manage_as(self, role: str) -> "Person":
-        """The same person, whose key now manages the organization with this role."""
+        """Let the key manage the organization with this role, and return the person."""
         APIKey.objects.filter(pk=self.api_key.pk).update(is_admin=True, manages_as=role)
         return self
 

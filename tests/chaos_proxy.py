@@ -46,8 +46,8 @@ class Throttle:
 
 @dataclass(frozen=True)
 class DropReplyOnce:
-    """The target gets and answers the next request that contains these bytes; instead of the answer comes a
-    reset. Then all is well.
+    """The target answers the next request that contains these bytes, but the client gets a reset instead of
+    the answer. Then the fault ends.
     """
 
     request: bytes
@@ -91,7 +91,7 @@ class ChaosProxy:
 
     @property
     def has_recovered(self) -> bool:
-        """Return whether nothing is wrong any more: the reply that was to be lost has been lost."""
+        """Return whether the fault has ended, such as `DropReplyOnce` after the reply was dropped."""
         return isinstance(self.fault, Pass)
 
     def reset(self) -> None:
@@ -113,7 +113,7 @@ class ChaosProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        # No `asyncio.start_server`: one that is closed forgets, open, a connection that it has accepted and
+        # Not `asyncio.start_server`: when it is closed, it leaves a connection open that it has accepted and
         # not yet handed over.
         self._loop.add_reader(self._listener, self._accept)
 
@@ -170,7 +170,7 @@ class _Connection:
             await asyncio.gather(
                 there, back, *(writer.wait_closed() for writer in writers), return_exceptions=True
             )
-        except asyncio.CancelledError:  # at any moment: what is not sent by now is lost
+        except asyncio.CancelledError:  # the proxy closes: unsent bytes are lost
             for writer in writers:
                 writer.transport.abort()
             raise

@@ -1,6 +1,4 @@
-"""curl, which a bare Debian does not have: there its tests are skipped, and the run's last lines say so. CI
-always runs them.
-"""
+"""Skips the tests of curl where it is not installed, as on a bare Debian. CI always runs them."""
 
 import os
 import shutil

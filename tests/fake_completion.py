@@ -1,6 +1,4 @@
-"""What the fake upstream says, as a function of a script and a request; how it says it is in
-fake_upstream.py.
-"""
+"""The content of the fake upstream's answers, by a script and a request; `fake_upstream.py` sends it."""
 
 import struct
 from base64 import b64encode
@@ -148,7 +146,7 @@ def error(script: Script) -> dict[str, Any]:
 
 
 class Completion:
-    """What is said: a pure function of the script and the request."""
+    """The content of an answer: a pure function of the script and the request."""
 
     def __init__(self, script: Script, body: dict[str, Any], *, is_text: bool) -> None:
         self.script = script
@@ -260,7 +258,7 @@ def _deltas(script: Script) -> Iterator[dict[str, Any]]:
 
 
 def _next_turn(script: Script, body: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the call of the turn that the conversation has come to, or None after the last one."""
+    """Return the tool call of the conversation's current turn, or None after the last turn."""
     turn = sum(message["role"] == "tool" for message in body.get("messages", ()))
     if turn >= len(script.turns):
         return None

@@ -1,9 +1,9 @@
 """A fake of Stripe for tests: an HTTP server with the routes that chatapi calls, and webhooks with Stripe's
 signature scheme.
 
-It behaves as Stripe's documentation says: keys of idempotency, identifiers of meter events that are unique
-for a day, their time limits, and sums by the minute. `fail` makes it fail on purpose. Tests act as the person
-that pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
+It behaves as Stripe's documentation says: it has idempotency keys, meter events with time limits and with
+identifiers that are unique for a day, and sums by the minute. `fail` makes it fail on purpose. Tests act as
+the person that pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
 """
 
 import hashlib
@@ -134,7 +134,7 @@ class Stripe:
     # ---- its routes
 
     def answer(self, method: str, path: str, parameters: dict[str, Any], key: str) -> Answer:
-        """Do what is asked, once for each key."""
+        """Execute the request, once for each idempotency key."""
         for pattern, route in self._routes(method):
             if match := re.fullmatch(pattern, path):
                 asked = json.dumps([path, parameters], sort_keys=True)
@@ -228,13 +228,13 @@ class Stripe:
         found = [
             event["value"]
             for event in self.events
-            # Stripe's documentation says both that the end is in it, and that it is not.
+            # Stripe's documentation says both that the end is included and that it is not.
             if event["customer"] == parameters["customer"] and start <= event["at"] <= end
         ]
         return listed([{"aggregated_value": float(sum(found))}] if found else [])
 
     def failure(self, path: str) -> Mode | None:
-        """Take the failure that the next call of this path has, if any."""
+        """Remove and return the failure that is planned for the next call of this path, if any."""
         for number, (part, mode) in enumerate(self._failures):
             if part in path:
                 del self._failures[number]

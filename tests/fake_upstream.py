@@ -1,5 +1,5 @@
-"""A scripted OpenAI-compatible upstream that misbehaves on request and counts what it was asked and what it
-sent.
+"""A scripted OpenAI-compatible upstream that misbehaves on request, and records its calls and the tokens
+that it sent.
 
     python -m tests.fake_upstream --port 0         prints {"port": 12345} and dies with its parent
     async with fake_upstream.serve() as upstream:  in this process; upstream.url, upstream.calls
@@ -7,7 +7,7 @@ sent.
 The model's name is the script: `fake` sends five tokens, `fake:tokens=20,rate=100,crlf` is any other `Script`
 (a flag alone is true). `POST /script {"name": "any/name", "script": {"tokens": 20}}` gives a script a name of
 its own. Other models are a 404. Every token sent is one token of o200k_base, alone and joined to its
-neighbours. `GET /stats` tells all calls (`Received`), `GET /v1/models` the names. A request's `max_tokens`,
+neighbours. `GET /stats` lists all calls (`Received`), `GET /v1/models` the names. A request's `max_tokens`,
 `n`, `logprobs` and `stream_options.include_usage` are obeyed.
 """
 
@@ -98,7 +98,7 @@ class Upstream:
         return msgspec.convert({key: value or "true" for key, _, value in pairs}, Script, strict=False)
 
     def _script_of_call(self, model: str) -> Script | None:
-        """Return the script for the next call: without a refusal if only other calls are refused."""
+        """Return the script for the next call, with status 200 if the script refuses other calls only."""
         script = self.script(model)
         if script is None or self._refuses(model, script):
             return script
@@ -235,7 +235,7 @@ def _refusal(script: Script) -> web.Response:
 
 
 class _Stream:
-    """How it is said: the events' bytes, their pace, and the places where the script breaks off."""
+    """The form of an answer: the events' bytes, their pace, and the places where the script breaks off."""
 
     def __init__(
         self, request: web.Request, response: web.StreamResponse, script: Script, call: Received
@@ -309,7 +309,7 @@ class _Stream:
             await asyncio.sleep(self._started_at + self._call.tokens / self._script.rate - time.monotonic())
 
     async def _is_broken_off(self) -> bool:
-        """Do what the script wants at this token; whether that was the end."""
+        """Do what the script says at this token; return whether that was the end."""
         script, sent = self._script, self._call.tokens
         if sent == script.bad_json:
             await self.write(b'data: {"choices": [{\n\n')

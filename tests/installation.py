@@ -57,7 +57,7 @@ ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
 
 
 class Installation:
-    """Its processes by name, its addresses and keys; leaving its context stops the processes."""
+    """Its processes by name, its URLs and keys; leaving its context stops the processes."""
 
     def __init__(self, folder: Path, code: Path = ROOT, /, **environment: str) -> None:
         """Prepare an installation that does not run yet; `environment` overrides the test profile."""
@@ -121,11 +121,11 @@ class Installation:
         self._serve(name, "worker")
 
     def start_reaper(self) -> None:
-        """Start a reaper of its own."""
+        """Start a reaper in a process of its own."""
         self._serve("reaper", "reaper")
 
     def run(self, name: str, command: list[str], **environment: str) -> None:
-        """Start a process with more in its environment, under this name."""
+        """Start a process under this name, with additions to its environment."""
         usual = self.environment
         self.environment = usual | environment
         try:
@@ -134,8 +134,8 @@ class Installation:
             self.environment = usual
 
     def replace(self, role: str, *command: str, **environment: str) -> None:
-        """Let a process of this Python command take the place of the one that plays this role, which may be
-        dead, and wait until it is ready.
+        """Replace the process of this role, which may be dead, by one of this Python command, and wait until
+        it is ready.
         """
         self.end(role)
         sign_of_life = self.folder / f"{role}.alive"
@@ -156,7 +156,7 @@ class Installation:
             yield another
 
     def revive(self) -> None:
-        """Start again what has died, and what never ran, as a supervisor would."""
+        """Start the processes that have died or never ran, as a supervisor would."""
         starts = {
             "valkey": self.start_valkey,
             "worker": self.start_worker,
@@ -177,7 +177,7 @@ class Installation:
     def end(
         self, name: str, with_signal: signal.Signals = signal.SIGKILL, timeout_s: float = 20
     ) -> int | None:
-        """Send the process a signal and wait until it has ended; its exit code, None when there is none."""
+        """Send the process a signal, wait for its end, and return its exit code; None without a process."""
         process = self.processes.pop(name, None)
         if process is None:
             return None
@@ -204,7 +204,7 @@ class Installation:
     # ---- asking
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a management command; its exit code is the caller's to judge."""
+        """Run a management command; the caller checks its exit code."""
         return self._finished("manage.py", *arguments)
 
     def output_of(self, *arguments: str) -> str:
@@ -233,7 +233,7 @@ class Installation:
         self.output_of("verifyledger")
 
     def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
-        """GET: status and JSON body (or text); 0 when nobody answers."""
+        """Return the status of a GET and its body, as JSON or text; the status is 0 if nothing answers."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         return fetch(urllib.request.Request(self.url + path, headers=headers))
 
@@ -250,7 +250,7 @@ class Installation:
         return found
 
     def script(self, model: str, **script: Any) -> None:
-        """Say how the upstream behaves for that model."""
+        """Set the upstream's behaviour for that model."""
         body = json.dumps({"name": model, "script": script}).encode()
         status, answer = fetch(
             urllib.request.Request(self.upstream_url + "/script", body, {"Content-Type": "application/json"})
@@ -359,7 +359,7 @@ def answers(path: Path) -> bool:
 
 
 def fetch(request: urllib.request.Request) -> tuple[int, Any]:
-    """Return the status and the JSON body, or its text; 0 when nobody answers."""
+    """Return the status and the body, as JSON or text; the status is 0 if nothing answers."""
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             status, body = answer.status, answer.read()
@@ -380,6 +380,6 @@ def own_database(url: str) -> str:
     name = f"chatapi_{uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-        # A test's server may lose in a crash what it has just committed; here crashes are what is tested.
+        # A tests' server may lose its last commits in a crash, but here crashes are tested.
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

@@ -1,4 +1,4 @@
-"""Django's database, while someone else has it for longer than one waits."""
+"""Locks Django's database for longer than its users wait."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A mail server for tests: it keeps each message, and refuses what the test says."""
+"""A mail server for tests: it keeps each message, and refuses addresses and messages that the test names."""
 
 import email.policy
 import ssl
@@ -22,7 +22,7 @@ WAYS = ("starttls", "smtps")
 
 
 class Mailbox:
-    """Keeps what the server gets."""
+    """The messages and passwords that the server has received."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -54,7 +54,7 @@ class Mailbox:
         return self.answer
 
     def authenticate(self, _: Any, __: Any, ___: Any, ____: str, data: Any) -> AuthResult:
-        """Take the right password."""
+        """Accept the right name with the right password."""
         self.passwords.append(data.password)
         is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())
         return AuthResult(success=is_right, handled=False)  # aiosmtpd answers

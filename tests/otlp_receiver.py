@@ -19,7 +19,7 @@ ERROR = 2
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it came."""
+    """A received span."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class ReceivedSpan:
 
 
 class Receiver:
-    """What came."""
+    """The received exports."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"

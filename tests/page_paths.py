@@ -9,11 +9,11 @@ from chatapi.api.openapi import content
 from chatapi.docs import guides, reference
 from tests.chatapi import test_access_matrix, test_console_access
 
-# What a URL without a row of ours gets for the rest of its parts: its page says that there is no such thing.
+# The parts of URLs of no row of ours; the pages at these URLs say that there is no such object.
 UNKNOWN = {"uidb64": "MQ", "token": "unknown", "provider_id": "unknown", "pk": "1"}
 # Redirects from old URLs, and the admin's route for unknown ones.
 NO_PAGE = re.compile("_history$|app_list")
-# What the theme's search shows in its box is a part of a page.
+# The theme's search answers with a part of a page, for its box.
 PART = "/admin/search/"
 SIGNS_OUT = ("sign_out", "account_logout")
 
@@ -63,7 +63,7 @@ def of_reference() -> list[str]:
 
 
 def views(paths: dict[str, str], more: dict[str, tuple[str, ...]], **values: object) -> dict[str, str]:
-    """Return the pages and their other views."""
+    """Return the paths and, by name, those with the queries of `more`."""
     found = dict(paths)
     for name, queries in more.items():
         for query in (query.format(**values) for query in queries):

@@ -1,4 +1,4 @@
-"""Run nginx and Caddy with the examples in deploy/, and ask them."""
+"""Runs nginx and Caddy with the examples in deploy/, and sends requests to them."""
 
 import os
 import re
@@ -44,8 +44,8 @@ def nginx(
 ) -> Iterator[int]:
     """Run nginx with an example in front of the web process on `port`; yield the port of its TLS server.
 
-    The other one of its two servers is at `other_port`, or is not there. `headers` replaces what the example
-    says of HTTP's version and headers.
+    The other one of its two servers is at `other_port`; by default, nothing listens there. `headers` replaces
+    the example's directives for HTTP's version and headers.
     """
     make_certificate(folder)
     plain, tls = free_port(), free_port()
@@ -134,7 +134,7 @@ def curl(port: int, path: str, *arguments: str) -> str:
 
 
 def curl_lines(port: int, path: str, *arguments: str) -> Iterator[str]:
-    """Yield the lines of such an output, but for empty ones, as they come."""
+    """Yield the lines of curl's output as they come, without empty ones."""
     command = _curl_command(port, path, ["--no-buffer", *arguments])
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -17,7 +17,7 @@ PASSWORD, SENTINEL_PASSWORD = "hunter2 of the servers", "hunter2 of the sentinel
 
 
 class ReplicatedValkey:
-    """Processes on ports of 127.0.0.1; entered, a primary has died or been replaced any number of times."""
+    """The processes, on ports of 127.0.0.1. Inside its context, tests may kill and replace the primary."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class ReplicatedValkey:
         process.wait()
 
     def switch_over(self) -> None:
-        """Have the sentinel put the replica in the place of a primary that is well."""
+        """Have the sentinel put the replica in the place of a healthy primary."""
         self.ask("FAILOVER")
 
     def heal(self) -> None:
@@ -68,12 +68,12 @@ class ReplicatedValkey:
         eventually(self._has_replica)
 
     def ask(self, question: str, *words: str) -> Any:
-        """Ask the sentinel about the primary, or tell it."""
+        """Send the sentinel a command about the primary, and return its answer."""
         with Redis(port=self.sentinel, password=SENTINEL_PASSWORD, decode_responses=True) as sentinel:
             return sentinel.execute_command(f"SENTINEL {question}", NAME, *words)
 
     def _has_replica(self) -> bool:
-        """Return whether the sentinel knows a replica that is well, and all have its primary."""
+        """Return whether the sentinel knows a replica that is connected to the primary."""
         replicas = self.ask("REPLICAS")
         return any(each["master-link-status"] == "ok" and each["flags"] == "slave" for each in replicas)
 

@@ -1,4 +1,4 @@
-"""Which of pytest-xdist's workers runs which tests: a pytest plugin, named in pyproject.toml."""
+"""Distributes tests to pytest-xdist's workers: a pytest plugin, named in pyproject.toml."""
 
 from typing import Any
 
@@ -20,5 +20,5 @@ class FilesAndGroups(LoadGroupScheduling):  # type: ignore[misc]  # it brings no
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndGroups | None:
-    """Return what `--dist loadgroup` distributes tests with."""
+    """Return the scheduler of `--dist loadgroup`; None for other values of `--dist`."""
     return FilesAndGroups(config, log) if config.getoption("dist") == "loadgroup" else None

@@ -1,4 +1,4 @@
-"""A sentinel that says where the primary is. If it names itself, that is a replica, which refuses SET."""
+"""A stub of a sentinel that names a primary. If that is the stub itself, it refuses SET like a replica."""
 
 import asyncio
 import ssl

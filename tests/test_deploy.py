@@ -1,4 +1,4 @@
-"""The files in deploy/: manifests that fit the project, and proxies that pass streams on as they come."""
+"""The manifests in deploy/ fit the project, and the commands for an installation by hand name what exists."""
 
 import argparse
 import re

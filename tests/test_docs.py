@@ -1,7 +1,8 @@
-"""The shell and Python examples of README and docs/ are run as they stand, against a real installation.
+"""The shell examples of README and docs/, and some in Python and JavaScript, run as they stand, against a
+real installation.
 
-In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. What a
-reader would have differently is put in: the port, the key, the interpreter, and the id that the example
+In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. Values
+that differ between readers are put in: the port, the key, the interpreter, and the id that the example
 before has shown.
 """
 

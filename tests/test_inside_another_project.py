@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not UV.exists(), reason="`make` installs uv")
 
 
 def uv(folder: Path, config_home: Path) -> "subprocess.CompletedProcess[str]":
-    """Run uv there as the Makefile does, which is by its settings refused or not."""
+    """Run uv there as the Makefile does; it fails if it reads `NEVER`."""
     command = [str(UV), "pip", "list", "--quiet", "--python", sys.executable]
     environment = os.environ | {"XDG_CONFIG_HOME": str(config_home)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

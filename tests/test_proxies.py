@@ -70,7 +70,7 @@ PROXIES = [
 def proxy(
     request: pytest.FixtureRequest, service: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """Run a proxy with its example; the port of its TLS server."""
+    """Run a proxy with its example; yield the port of its TLS server."""
     with request.param(service.port, tmp_path_factory.mktemp("proxy")) as port:
         yield port
 
@@ -190,7 +190,7 @@ class Slow(BaseHTTPRequestHandler):
 def test_nginx_asks_again_after_all_processes_were_down_during_a_long_answer(
     tmp_path: Path,
 ) -> None:
-    """So a rolling restart, or one of all, has no moments in which nginx answers 502 itself."""
+    """Otherwise nginx itself would answer 502 for some time after a restart of all processes."""
     port = free_port()
     with nginx(port, tmp_path) as proxy, ThreadPoolExecutor(1) as threads:
         assert "502" in curl(proxy, "/healthz")
@@ -218,8 +218,8 @@ def gone() -> Iterator[int]:
 
 
 def eight_answers(run: Runner, tmp_path: Path, path: str, *words: str) -> list[str]:
-    """Return what clients get of a proxy with one machine that answers and one that is gone; each sends its
-    number behind `words`.
+    """Return the answers that clients get through a proxy with one machine that answers and one that is gone;
+    each client sends its number behind `words`.
     """
     port = free_port()
     with (
@@ -358,7 +358,7 @@ def test_below_a_prefix_every_link_of_a_page_leads_to_a_page_below_it(below_a_pr
     assert len(found) > 30
     assert [link for link in found if not link.startswith("/llm/")] == []
     answers = {link: browser.get(link)[0] for link in sorted(found) if not link.endswith(("ID", "/feed"))}
-    # 405: a form's.
+    # 405: the URL of a form.
     assert {link for link, status in answers.items() if status >= 400 and status != 405} == set()
 
 

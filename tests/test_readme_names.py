@@ -1,5 +1,5 @@
-"""What READMEs name is there: tests in the tables of invariants, files in all of them, and the identifiers of
-"Where would I put …" and of docs/changes.md, to which its entries lead.
+"""READMEs name only what exists: tests in the tables of invariants, files in all of them, and the identifiers
+of "Where would I put …" and of docs/changes.md, to which its entries lead.
 """
 
 import ast
@@ -37,8 +37,8 @@ def test_what_a_table_names_is_there(readme: str) -> None:
 
 
 def missing(readme: Path) -> Iterator[str]:
-    """Names of files that are neither in the README's folder nor in the project's, nor beside the file or in
-    the folder that is named before in the paragraph or item.
+    """Yield the names of files that are not there: neither in the README's folder or the project's, nor
+    beside the file or in the folder that the paragraph or item names before.
     """
     for item in re.split(r"\n(?=\n|\d\. |- |\|)", readme.read_text()):
         beside = readme.parent
@@ -75,7 +75,7 @@ def test_a_file_that_is_not_there_is_found_missing(tmp_path: Path) -> None:
 
 
 def defined() -> Iterator[str]:
-    """Names that the code defines, those of its modules, and texts that are one, such as a setting's."""
+    """Yield the names that the code defines, names of modules, and texts that are names, as of a setting."""
     for path in (
         path for folder in ("accounts", "chatapi", "tests", "usage") for path in (ROOT / folder).rglob("*.py")
     ):

@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 
 
 class Received:
-    """A message as it came."""
+    """A received message."""
 
     def __init__(self, headers: dict[str, str], body: bytes) -> None:
         self.headers, self.body = headers, body
@@ -27,7 +27,7 @@ class Received:
 
 
 class Receiver:
-    """What came, and what is answered."""
+    """The received messages, and the answer to the next ones."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/hooks"
