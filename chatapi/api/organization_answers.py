@@ -27,7 +27,9 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    """The usage of one group in one bucket (OpenAI's `UsageEmbeddingsResult`), with `end_user` as above."""
+    """The usage of one group in one bucket (OpenAI's `UsageEmbeddingsResult`). `end_user`, which OpenAI does
+    not have, is present if `group_by` names it.
+    """
 
     object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
     input_tokens: int

@@ -1,8 +1,8 @@
 """The management API of an organization, for admin keys with a role, in OpenAI's shapes ("Administration").
 
 `operations.py` says what an operation is, `route.py` checks, reads and answers, `pages.py` makes pages;
-`objects.py` and `bodies.py` have the types. The routes are in a file for each noun. `openapi.py` documents
-all of them.
+`objects.py` and `bodies.py` have the types. The routes are in a file for each noun.
+`chatapi/api/openapi_routes.py` documents all of them.
 """
 
 from django.urls import path
