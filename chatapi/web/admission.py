@@ -1,4 +1,4 @@
-"""The second half of the way in: take a valid request from its limits, admit it, enqueue it, and respond."""
+"""The second half of the way in: reserve a valid request's limits, admit it, enqueue it, and respond."""
 
 import asyncio
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ def _output_cap(summary: RequestSummary, model: CatalogModel) -> int:
 async def _take_from_limits(
     exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
 ) -> Reservation:
-    """Take the request from the caller's rate limits.
+    """Reserve what the request may use of the caller's rate limits.
 
     Raises `RateLimited` or another refusal if there is no room, but `AlreadyAdmitted` for a repeat, which
     needs none.
@@ -256,7 +256,7 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
 async def _release(
     services: Services, reservation: Reservation, usage: Usage | None, admitting: "asyncio.Task[None]"
 ) -> None:
-    """Release what the request took from limits and did not use: all of it if it never ran."""
+    """Release the part of the reservation that the request did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
     used = None

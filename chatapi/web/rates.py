@@ -34,7 +34,7 @@ EndOf = Callable[[UUID], Awaitable[reports.End | None]]
 
 
 def used_amounts(taken: Amounts, prompt_tokens: int, completion_tokens: int) -> Amounts:
-    """Return what a request with this usage has used of what it took from its limits."""
+    """Return the part of the reserved amounts that a request with this usage has used."""
     return taken._replace(tokens=prompt_tokens + completion_tokens)
 
 

@@ -188,7 +188,7 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
 
 
 def _end_of_broken(end: reports.End) -> list[AnyDelta]:
-    """Return the row's end, or `LOST` instead of a good one: the text before may lack its last words."""
+    """Return the row's end, or `LOST` instead of a success: the text before may lack its last words."""
     deltas = terminal_of(end)
     return [LOST] if isinstance(deltas[-1], Usage) else deltas
 

@@ -36,7 +36,7 @@ async def respond(
     dialect: Dialect,
     admitting: "asyncio.Task[None]",
 ) -> Usage | None:
-    """Send the completion while it is generated, and return its usage, if its end came.
+    """Send the completion while it is generated, and return its usage, if it ended well.
 
     A client that leaves before the end has the generation cancelled, unless it can come back with an
     idempotency key.

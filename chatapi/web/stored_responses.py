@@ -92,7 +92,7 @@ class Stored:
 
 
 async def retrieve(exchange: Exchange) -> None:
-    """`GET /v1/responses/{id}`: the response as it is now, or its events; `DELETE`: forget it."""
+    """`GET /v1/responses/{id}`: the response as it is now, or its events. `DELETE` deletes it."""
     exchange.allow("GET", "DELETE")
     if exchange.method == "DELETE":
         await _delete(exchange)

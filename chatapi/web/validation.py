@@ -248,7 +248,7 @@ async def _next_piece(exchange: Exchange, room: Room) -> bytes | None:
 async def _with_price(
     exchange: Exchange, services: Services, caller: Caller, dialect: Dialect, parsed: ParsedRequest
 ) -> ValidatedRequest:
-    """Return the request with its model and price; raise what is wrong with it for this dialect and model."""
+    """Return the request with its model and price. Raises an error if they, or the dialect, refuse it."""
     summary = parsed.summary
     if summary.stream and dialect.encoder is None:
         raise errors.not_streamable()

@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class Follower:
-    """A client's view of one generation: every delta once, in order, with a gap at most before a failure."""
+    """A client's view of one generation: every delta once, in order. Only before a failure may be a gap."""
 
     LOST_AFTER_S: ClassVar[float] = 4.0
     """How long the server may fail to answer before the stream ends."""

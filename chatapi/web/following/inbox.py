@@ -44,7 +44,7 @@ class Inbox:
         self._resuming: set[Follower] = set()
         self._log_feed = LogFeed(stream)
         self._tasks: list[asyncio.Task[None]] = []
-        # How long the server has been failing to answer; 0 when it did answer last.
+        # How long the server has been failing to answer; 0 if it has answered the last read.
         self._failing_s = 0.0
         # Empty: the beginning.
         self._read_up_to = b""

@@ -1,10 +1,10 @@
-"""Finds out why streams are silent: asks the database once a second about all silent ones of the process.
+"""Finds out why streams are silent: reads the rows of all silent ones of the process once a second.
 
 What happens to a silent stream depends on the state of its generation:
 
 1. It waits in the queue, or its worker lives: the client waits on.
 2. It is settled, but its terminal delta did not arrive: the log and the row have the end.
-3. Its time in the queue is over and nobody has closed it: the end is `queue_timeout`, and it is voided here.
+3. Its time in the queue is over and it is still open: the end is `queue_timeout`, and `relay.py` voids it.
 4. Its worker has died: the end is `worker_lost`. The reaper closes the books later.
 
 A worker has died if the reaper has taken its generation over, or if its lease has run out and it has no
@@ -47,7 +47,7 @@ MISSING_UNREAD_S = 4.0
 
 
 class Finding(Enum):
-    """Why a silent stream must not simply wait on."""
+    """The reason why a silent stream must not wait any longer."""
 
     SETTLED = auto()
     EXPIRED = auto()

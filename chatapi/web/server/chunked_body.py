@@ -77,7 +77,7 @@ class ChunkedBody:
                     return position
             size_line = self._size_line.match(data, position)
             if size_line is None:
-                # These bytes must be able to become the line before a chunk.
+                # The other bytes must be the beginning of a size line.
                 if data.find(b"\n", position if self._size_line is _SIZE_LINE else position + 2) != -1:
                     raise BadChunks(refusals.BAD_REQUEST)
                 self._check_extra(len(data) - position)

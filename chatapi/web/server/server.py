@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Serve `application` on `listener` until a signal, and close it. Call it once, from the main thread.
 
-    `trusted_proxies` are IP addresses and networks whose `X-Forwarded-For` names a request's client.
+    `trusted_proxies` are IP addresses and networks whose forwarding headers name a request's client.
     `on_draining` is called after a signal, so that /readyz fails from then on; `on_deadline` when only
     `ServerLimits.farewell_seconds` are left, to end the streams that still run.
     """
