@@ -1,5 +1,6 @@
-"""Asyncio helpers that web and worker share: batches, cached values, retries, loops that survive errors, work
-that survives cancellation.
+"""Asyncio helpers of web and worker.
+
+Batches, cached values, retries, loops that survive errors, and work that survives cancellation.
 """
 
 import asyncio
