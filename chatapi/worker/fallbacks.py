@@ -38,7 +38,7 @@ async def switch_model(
     to = next(each for each in (requested.own, *requested.fallbacks) if each.model == model)
     is_requested = model == requested.model
     sent = requested.requested_model or (None if is_requested else requested.model)
-    run.deployment = ""  # the next heartbeat must not write one of the model before
+    run.deployment = ""  # the next heartbeat must not write a deployment of the model before
     write = partial(services.commits.write, ledger.switch, ledger.Switch(run.id, run.fence, to, sent))
     try:
         await retry(write, SWITCH_RETRY_S, (DatabaseUnavailable,))
