@@ -50,8 +50,9 @@ class LostMessages:
         await repeat(LOOK_S, "lost messages", self.look, expected=(RedisError, UsageError))
 
     async def look(self) -> None:
-        """Enqueue the lost generations again if this worker has a free slot. Raises `RedisError` or
-        `UsageError`.
+        """Enqueue the lost generations again if this worker has a free slot.
+
+        Raises `RedisError` or `UsageError`.
         """
         if not self.has_free_slot():
             return

@@ -131,8 +131,9 @@ class Channel(redis.Channel):
 
 
 def transport(free_slots: Callable[[], int], shares: SlotShares) -> type[redis.Transport]:
-    """Return a transport whose channels take at most as many messages as `free_slots` returns, and of each
-    organization those that its share allows.
+    """Return a transport whose channels take no more messages than there are free slots.
+
+    Of each organization they take at most what its share of the slots allows.
     """
     own = {"Channel": Channel, "free_slots": staticmethod(free_slots), "shares": shares}
     return type("Transport", (redis.Transport,), own)

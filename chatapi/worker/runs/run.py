@@ -108,7 +108,7 @@ class Run:
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Run the block, an engine's stream, until `stop` interrupts it with a TimeoutError."""
+        """Run the block; `stop` interrupts it with a TimeoutError."""
         try:
             async with asyncio.timeout(None) as self._scope:
                 yield
