@@ -60,8 +60,9 @@ class Batch(Generic[Item, Result]):
 
 
 class CachedValue(Generic[Value]):
-    """A cached value, refreshed when older than `max_age_s`; concurrent callers share one refresh, or its
-    error.
+    """A cached value, refreshed when older than `max_age_s`.
+
+    Concurrent callers share one refresh, or its error.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:

@@ -45,7 +45,7 @@ def from_exception(error: Exception, key_headers: KeyHeaders = KEY_HEADERS) -> A
     """
     if isinstance(error, APIError):
         return error
-    # By the exact type: a new subclass is a 500 until somebody has decided what clients may see of it.
+    # By the exact type: a new subclass is a 500 until these tables say what clients may see of it.
     if (fault := _FAULTS_OF_KEYS.get(type(error))) is not None:
         return _not_authenticated(fault, key_headers)
     to_failure = _TO_FAILURE.get(type(error))

@@ -1,4 +1,4 @@
-"""Checks what is off by default: mail, sign-up, traces and payments."""
+"""Checks the settings of what is off by default: mail, sign-up, traces and payments."""
 
 import re
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def _mistake(url: str) -> str:
-    """Return what is wrong with a Redis URL, or nothing."""
+    """Return the mistake in a Redis URL, or an empty text."""
     try:
         is_one = sentinel_urls(url) or (url.partition("://")[0] in REDIS_SCHEMES and "," not in url)
     except ValueError as error:
