@@ -1,5 +1,6 @@
-"""Asyncio helpers that web and worker share: batches, cached values, retries, loops that survive errors, work
-that survives cancellation.
+"""Asyncio helpers of web and worker.
+
+Batches, cached values, retries, loops that survive errors, and work that survives cancellation.
 """
 
 import asyncio
@@ -59,8 +60,9 @@ class Batch(Generic[Item, Result]):
 
 
 class CachedValue(Generic[Value]):
-    """A cached value, refreshed when older than `max_age_s`; concurrent callers share one refresh, or its
-    error.
+    """A cached value, refreshed when older than `max_age_s`.
+
+    Concurrent callers share one refresh, or its error.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:

@@ -1,4 +1,4 @@
-"""The one line that the log has of each generation, when it is settled: no content, no secret."""
+"""Logs one line for each generation when it is settled, without content and secrets."""
 
 import logging
 

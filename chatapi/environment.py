@@ -9,17 +9,17 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 DATABASE_SCHEMES = ("sqlite", "postgres", "postgresql")
-# The port of each kind of mail server that the URL of one names.
+# The default ports of mail servers, by the scheme of their URLs.
 EMAIL_PORTS = {"smtp": 25, "smtps": 465}
 EMAIL_TIMEOUT_S = 10
 TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
-# A variable of examples, for clients, and those that Kubernetes sets beside a Service whose name is chatapi.
+# CHATAPI_KEY is a client's variable in examples; Kubernetes sets the others for a Service named chatapi.
 _NO_SETTING = re.compile(r"CHATAPI_KEY|CHATAPI(_\w+)?_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
 _EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"}
 
 
 class Environment(environ.Env):
-    """A strict django-environ: that reads CHATAPI_DEBUG=maybe as false and does not name variables."""
+    """A strict `environ.Env`: CHATAPI_DEBUG=maybe is an error and not false, and errors name the variable."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The API's errors: from the errors of other packages, or by name, to an `APIError` with its words.
+"""Makes the API's errors: from exceptions of other packages, or by a function for each error.
 
 Statuses, types and codes are OpenAI's where it has them, because its SDKs read them.
 """
@@ -31,7 +31,7 @@ RETRY_SOON_MS = 1_000
 
 
 class APIError(Exception):
-    """An error with its HTTP status, in the words for the client."""
+    """An error as the client sees it, with its HTTP status."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.message)
@@ -39,13 +39,13 @@ class APIError(Exception):
 
 
 def from_exception(error: Exception, key_headers: KeyHeaders = KEY_HEADERS) -> APIError:
-    """Return the API error for any exception of a request that may have its key in these headers.
+    """Return the API error for an exception; `key_headers` are the headers in which a key may be sent.
 
     An unforeseen exception is a 500 without details.
     """
     if isinstance(error, APIError):
         return error
-    # By the exact type: a new subclass is a 500 until somebody has decided what clients may see of it.
+    # By the exact type: a new subclass is a 500 until these tables say what clients may see of it.
     if (fault := _FAULTS_OF_KEYS.get(type(error))) is not None:
         return _not_authenticated(fault, key_headers)
     to_failure = _TO_FAILURE.get(type(error))
@@ -83,7 +83,7 @@ def too_many_open_generations(most: int, retry_after_ms: int) -> APIError:
 
 
 def queue_too_old(retry_after_ms: int) -> APIError:
-    """Return a 503 for an organization whose requests wait too long for a worker; nothing was held."""
+    """Return a 503 for an organization whose requests wait too long for a worker; nothing is reserved."""
     message = "Your organization's requests are waiting too long for a free worker. Nothing was charged; "
     message += f"try again in {duration(retry_after_ms)}."
     return APIError(Failed(message, "server_error", "overloaded", status=503, retry_after_ms=retry_after_ms))
@@ -127,7 +127,7 @@ def not_cancellable() -> APIError:
 
 
 def of_parameter(error: Exception, param: str) -> APIError:
-    """Return the error of a request as one about this parameter."""
+    """Return the API error for an exception, as an error about this parameter."""
     return APIError(msgspec.structs.replace(from_exception(error).failure, param=param))
 
 
@@ -162,7 +162,7 @@ def object_not_found(what: str, param: str) -> APIError:
 
 
 def not_set(message: str, param: str | None) -> APIError:
-    """Return a 404 for a setting that something can have and does not have."""
+    """Return a 404 for an optional setting that is not set."""
     return APIError(Failed(message, INVALID, "not_found", param, 404))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 
 class NoRoom(Exception):
-    """There was no room in time, or a holder gave its room up for others."""
+    """The wait for room, or its queue, is too long; or a slow holder has given its room up for others."""
 
 
 class Room:
@@ -67,7 +67,7 @@ class FairRoom:
         return self._free_units < 1 or bool(self._waiting)
 
     def resize(self, units: int) -> None:
-        """Change the room, for one party too; what is held beyond it stays held until it is released."""
+        """Set the units of all parties and of one; units held beyond that stay held until released."""
         if units != self._units:
             self._free_units += units - self._units
             self._units = self._units_each = units

@@ -31,7 +31,7 @@ class FairTurns:
     def try_take(self, units: int) -> bool:
         """Take a turn without waiting; return False if the caller must `wait`.
 
-        The paths of every delta call this first: a coroutine would cost a tenth of their time.
+        Code that runs for every delta calls this first: a coroutine would cost a tenth of its time.
         """
         if self._lines or self._used_units >= self._iteration_units:
             return False

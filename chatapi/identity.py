@@ -1,5 +1,6 @@
-"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another protocol's form on the wire), of requests and of
-processes.
+"""Ids of generations, requests and processes.
+
+A generation's id is a UUIDv7. On the wire it has its protocol's form, such as `chatcmpl-<hex>`.
 """
 
 import os
@@ -23,7 +24,7 @@ MAX_STREAM_SERVERS = 1 << _SERVER_BITS
 def new_id() -> UUID:
     """Return a new UUID version 7 (RFC 9562 section 5.7); it sorts by time, which keeps its index dense.
 
-    It is one of server 0.
+    The number of its streams server is 0.
     """
     milliseconds = time.time_ns() // 1_000_000
     value = (
@@ -48,7 +49,7 @@ def on_one_of(numbers: Sequence[int], generation_id: UUID) -> UUID:
 
 
 def public_id(generation_id: UUID, endpoint: str, dialect: str) -> str:
-    """Return the id that the client of a generation with this endpoint and dialect saw."""
+    """Return the generation's id as its client sees it, in the form of this endpoint and dialect."""
     return protocol_named(endpoint).dialect(dialect).public_id(generation_id.hex)
 
 
@@ -84,7 +85,7 @@ _ECHOED = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
 def request_id(client_id: bytes | None, generation_id: UUID) -> bytes:
-    """Return a response's `x-request-id`: the client's if it is harmless, otherwise a generated one."""
+    """Return a response's `x-request-id`: the client's if it matches `_ECHOED`, otherwise a generated one."""
     if client_id is not None and _ECHOED.fullmatch(client_id):
         return client_id
     return b"req_" + generation_id.hex.encode()

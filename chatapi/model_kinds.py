@@ -1,4 +1,4 @@
-"""The kinds of models: a row for each, from which pages and tests of deployments take what differs."""
+"""A row for each kind of models, with the differences that pages and tests of deployments need."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""The catalog: the models that clients can name, and the deployments that serve them."""
+"""The tables of the catalog (models, and the deployments that serve them) and of stored responses."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ MAX_NUMBER = 2**31 - 1
 MAX_BASE_URL_CHARS = 500
 MAX_NAME_CHARS = 128
 MAX_OWNER_CHARS = 100
-# Of a model, and of a project.
+# The most aliases of a model, and the most lines of a project's fallbacks.
 MAX_ALIASES = 100
 # The names of a deployment's timeouts.
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
@@ -73,7 +73,7 @@ def base_url_mistake(engine: str, base_url: str) -> str | None:
 
 
 def api_key_env_mistake(name: str) -> str | None:
-    """Return the mistake in the name of a key's variable, or None; never repeat a possible key."""
+    """Return the mistake in the name of a key's variable, or None; never repeat it: it may be a key."""
     if name and not _VARIABLE.fullmatch(name):
         return "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"
     if name.startswith(_OWN_VARIABLES):
@@ -88,7 +88,7 @@ def streaming_mistake(engine: str, streaming: str) -> str | None:
 
 
 def engine_mistake(engine: str) -> str | None:
-    """Return what is wrong with the name; a newer release may have written it."""
+    """Return the mistake in an engine's name, or None; a newer release may have written the name."""
     if engine in Engine.values:
         return None
     return f"this release has no engine {engine!r}, only {', '.join(Engine.values)}"
@@ -149,9 +149,7 @@ def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:
 
 
 def fallbacks_mistake(lists: Sequence[tuple[str, Sequence[str]]], kinds: Mapping[str, str]) -> str | None:
-    """Return the first mistake in a project's fallbacks, or None; `kinds` has the kinds of all models by
-    name.
-    """
+    """Return the first mistake in a project's fallbacks, or None; `kinds` maps models to their kinds."""
     if len(lists) > MAX_ALIASES:
         return f"There are more than {MAX_ALIASES} lines."
     if len({name for name, _ in lists}) < len(lists):
@@ -193,7 +191,7 @@ class OnDisconnect(models.TextChoices):
 
 
 class Streaming(models.TextChoices):
-    """The requests for which a deployment is asked for a stream; for others, for one JSON document."""
+    """The requests for which a deployment sends a stream; for all others it sends one JSON document."""
 
     ALWAYS = "always"
     WITHOUT_LOGPROBS = "without_logprobs"
@@ -311,7 +309,7 @@ class Deployment(models.Model):
         return f"{self.model_id} by {self.name}"
 
     def clean(self) -> None:
-        """Refuse values that no engine can use; `catalog.active_deployments` would leave the row out."""
+        """Refuse values that no engine can use."""
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
             "api_key_env": api_key_env_mistake(self.api_key_env) or self._two_keys_mistake(),

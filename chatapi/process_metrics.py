@@ -45,7 +45,7 @@ class Histogram:
         """For each label: the number within each bound, the number beyond, and the sum in seconds."""
 
     def observe(self, seconds: float, label: str = "") -> None:
-        """Count one observation; a fraction of a microsecond."""
+        """Count one observation. Takes a fraction of a microsecond."""
         row = self.series.get(label)
         if row is None:
             row = self.series[label] = [0.0] * (len(self.bounds) + 2)
@@ -54,7 +54,7 @@ class Histogram:
 
 
 class Counter:
-    """Counts what has happened, for each combination of its labels' values, which have no spaces."""
+    """Counts events for each combination of its labels' values, which contain no spaces."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -62,12 +62,12 @@ class Counter:
         """By the values of the labels, with spaces between them."""
 
     def add(self, *values: str, number: int = 1) -> None:
-        """Count; zero makes the series visible, because an increase can only be seen of one that exists."""
+        """Add to a series. Zero creates it: Prometheus sees the first increase only of one that exists."""
         key = " ".join(values)
         self.series[key] = self.series.get(key, 0.0) + number
 
 
-# Each is named where it is listed: what is not listed would never be published.
+# Each is defined inside the tuple, because `publish_forever` writes only those in it.
 HISTOGRAMS: Final = (
     ADMISSION := Histogram(
         "chatapi_admission_seconds",
@@ -180,9 +180,7 @@ async def publish_forever(redis: Redis, prefix: str, role: str, active: Callable
 
 
 def read(redis: ThreadRedis, prefix: str) -> Mapping[str, Snapshot]:
-    """Return the numbers of the processes that live, by name, and delete those of others. Raises
-    `RedisError`.
-    """
+    """Return the numbers of living processes by name; delete those of ended ones. Raises `RedisError`."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
         pipe.hgetall(f"{prefix}metrics")

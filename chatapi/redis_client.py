@@ -37,7 +37,7 @@ class UnreadableURL(RedisError):
 def url_errors() -> Iterator[None]:
     """Raise `UnreadableURL` if redis-py can't read the URL with which the block connects.
 
-    It reads some parameters only with the first command. The text of its error may contain a password.
+    redis-py reads some parameters only with the first command. Its error may contain a password.
     """
     try:
         yield

@@ -19,7 +19,7 @@ KeepAndEnqueue = Callable[[Sequence[KeptRequest], Command], Awaitable[None]]
 
 
 class RedisServers:
-    """A client for each server, which is one client where two purposes have the same URL."""
+    """The clients of all servers: one for each URL, even if it serves several purposes."""
 
     def __init__(self) -> None:
         clients = {url: connect(url) for url in all_urls()}

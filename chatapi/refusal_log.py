@@ -1,7 +1,7 @@
-"""Logging filters for requests that Django refuses as suspicious, such as a filter by an unknown column, and
-for those that fail because the database is away.
+"""Logging filters that shorten or drop what Django logs of refused requests and of outages of the database.
 
-Django logs each of them with the same 90 lines of traceback, which may repeat what the client has sent.
+For a request that is suspicious, such as a filter by an unknown column, and for one that fails because the
+database is away, Django logs 90 lines of traceback, which may repeat what the client has sent.
 """
 
 import logging
@@ -16,7 +16,7 @@ MAX_CHARACTERS = 300
 
 
 class ByRoute(logging.Filter):
-    """Names a request by its route: a path may have what nobody may read, such as an invitation."""
+    """Replaces a request's path by its route: a path may contain a secret, such as an invitation's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record in place; return True."""

@@ -1,4 +1,4 @@
-"""Responses in the database, for projects that store them for days: written, found and deleted.
+"""Writes, finds and deletes responses in the database, for projects that store them for days.
 
 The content is encrypted (`accounts/encryption.py`), bound to the response's id.
 """
@@ -29,7 +29,7 @@ DELETED_AT_ONCE = 500
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of a response."""
+    """The stored content of a response."""
 
     state: bytes
     """What the request said (`GenerationRequest.state`)."""
@@ -60,7 +60,7 @@ def write(generation_id: UUID, content: Content) -> None:
 
 def find(caller: Caller, generation_id: UUID) -> Content | None:
     """Return the content of the caller's stored response, if it is kept and can be decrypted."""
-    # Checked on reading, too: the days hold although deleting runs only now and then.
+    # Checked on reading, too, because expired responses are deleted only now and then.
     since = database_now() - timedelta(days=caller.stores_responses_days)
     rows = StoredResponse.objects.filter(pk=generation_id, ended_at__gt=since)
     row = access.visible_to(caller, rows).first()
@@ -74,7 +74,7 @@ def delete(generation_id: UUID) -> None:
 def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
     """Delete responses that are older than their projects store them; an operation of `GroupCommit`.
 
-    Its result is whether there may be more of them.
+    Its result is whether there may be more expired ones.
     """
     projects = Project.objects.filter(
         Exists(StoredResponse.objects.filter(project=OuterRef("pk")))
@@ -84,7 +84,7 @@ def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
 
 
 def _expired(project: Project, now: datetime) -> QuerySet[StoredResponse]:
-    """Return some responses of the project whose days are over; if it stores none any more, any."""
+    """Return some responses that are older than the project stores them: all are if it stores none now."""
     last = now - timedelta(days=project.stores_responses_days)
     rows = StoredResponse.objects.filter(project=project, ended_at__lte=last)
     # A bounded number of rows: the transaction shares its commit with admissions.
@@ -104,7 +104,7 @@ def encrypt(generation_id: UUID, content: Content) -> bytes:
 
 
 def decrypt(row: StoredResponse) -> Content | None:
-    """Return the content; None, and log it, if the key or the content is another one than it was."""
+    """Return the content; log an error and return None if the key has changed or the content is damaged."""
     text = encryption.decrypt(Purpose.STORED_RESPONSES, row.pk.bytes, bytes(row.content))
     try:
         return msgspec.msgpack.decode(text or b"", type=Content)

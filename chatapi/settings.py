@@ -46,7 +46,7 @@ for alias, database in DATABASES.items():
     database["ENGINE"] = "usage.database.postgresql"
     timeouts = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
     parameters = {timeout: str(DATABASE_TIMEOUT_MS) for timeout in timeouts}
-    # It compiles a page's sums for half a second; they then take a tenth of one.
+    # Compiling the sums of a page takes half a second, and computing them a tenth of one.
     parameters["jit"] = "off"
     own: dict[str, Any]
     if alias == "default":
@@ -96,7 +96,7 @@ HEARTBEAT_MS = env.int("CHATAPI_HEARTBEAT_MS", default=2_000)
 REAPER_MS = env.int("CHATAPI_REAPER_MS", default=1_000)
 QUEUE_TTL_MS = env.int("CHATAPI_QUEUE_TTL_MS", default=60_000)
 MAX_QUEUE_AGE_MS = env.int("CHATAPI_MAX_QUEUE_AGE_MS", default=30_000)
-CANCELLED_TTL_MS = 2 * QUEUE_TTL_MS  # a worker may meet it as late as the queue lets it
+CANCELLED_TTL_MS = 2 * QUEUE_TTL_MS  # longer than a cancelled generation may wait for a worker
 PING_MS = env.int("CHATAPI_PING_MS", default=15_000)
 TICKET_TTL_MS = env.int("CHATAPI_TICKET_TTL_MS", default=60_000)
 REFUSED_BODY_BYTES_PER_MINUTE = env.int("CHATAPI_REFUSED_BODY_BYTES_PER_MINUTE", default=64 * 1024 * 1024)
@@ -106,7 +106,7 @@ LAME_DUCK_MS = env.int("CHATAPI_LAME_DUCK_MS", default=5_000)
 DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
 HUNG_MS = env.int("CHATAPI_HUNG_MS", default=60_000)
 
-# ---- mail: without a server none is sent, and pages do without
+# ---- mail: without a server none is sent, and pages do not need it
 globals().update(env.email("CHATAPI_EMAIL_URL"))
 SENDS_EMAIL = bool(env.str("CHATAPI_EMAIL_URL", default=""))
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("CHATAPI_EMAIL_FROM", default="")
@@ -251,7 +251,7 @@ _SELF = ["'self'"]
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": _SELF,
-        # The admin's theme writes its colours into the page; no page has inline scripts.
+        # No page has inline scripts; the admin's theme writes its colours into the page as a style.
         "script-src": ["'self'"],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
@@ -271,7 +271,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,
 }
-# Writes the ids of requests as clients know them (`usage/models/generations.py`).
+# The function that writes a generation's id as its client knows it (`usage/models/generations.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
 UNFOLD = THEME
 LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"

@@ -1,5 +1,6 @@
-"""Code with a reader's base URL in curl, Python and Node.js, of each protocol: a first request, and any
-streamed one.
+"""Writes requests as code for curl, Python and Node.js, with the reader's base URL.
+
+Each protocol has a `Template` of a first request; `code_of` writes any streamed request.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Static files below a hash of all of them, so that browsers may keep them for a year, and compressed.
 
-There is one hash for all files, because files name each other: what `url()` in CSS and `import` in a module
-say is relative, and so needs no rewriting. It is made from the installed packages, without `collectstatic`,
-and is the same in every process of a release.
+All files share one hash. So the relative URLs by which they name each other, `url()` in CSS and `import` in
+modules, need no rewriting. The hash is computed from the installed packages, without `collectstatic`, and is
+the same in every process of a release.
 """
 
 import gzip
@@ -57,7 +57,7 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
     get_response: Callable[[HttpRequest], HttpResponseBase]
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer a request for a file, compressed if it is a text and the client takes that."""
+        """Answer a request for a file, compressed if it is a text and the client accepts gzip."""
         path = request.path_info.removeprefix(self.static_prefix)
         hashed = _HASH.match(path) if path != request.path_info else None
         url = f"{self.static_prefix}{path[hashed.end() :]}" if hashed else request.path_info
@@ -75,7 +75,7 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         return response
 
     def _serve_compressed(self, file: StaticFile, request: HttpRequest) -> FileResponse:
-        """Answer with the whole file under an ETag of its own: a part would be one of the plain file."""
+        """Answer with the whole file and an ETag of its own; a range would be one of the plain file."""
         request.META.pop("HTTP_RANGE", None)
         known = request.META.pop("HTTP_IF_NONE_MATCH", None)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Chooses the transport of delta streams: all other code but `redis_servers.py` knows `DeltaStream` only."""
+"""Chooses the transport of delta streams; except `redis_servers.py`, all code knows only `DeltaStream`."""
 
 from collections.abc import Callable
 

@@ -52,7 +52,7 @@ REPEAT_MS = 2_000
 # After this many interactive messages, one message of each other class joins their turns. Otherwise it might
 # wait for ever.
 INTERACTIVE_PER_OTHER = 16
-# How many messages a script looks at: of each class for one that a worker may take, or for lost ones.
+# The most messages that one script looks at: of each class to take some, of all classes to find lost ones.
 LOOK_AT = 64
 
 # Found as plain text: a pattern, tried at each letter, takes ten times as long.
@@ -136,8 +136,8 @@ return {#in_list, found}
 _TAKE_SHA1 = hashlib.sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
 
 # KEYS: those of `join`, the queue's list, then one flag per generation. ARGV: how long a flag lasts in ms,
-# then one message per generation. Returns the positions of the messages that were enqueued: those that wait
-# nowhere. None while the list has any, which may be one of these.
+# then one message per generation. Enqueues those that wait nowhere and returns their positions; none while
+# the list has any message, which may be one of these.
 _ENQUEUE_LOST = (
     _JOIN
     + """
@@ -161,8 +161,9 @@ _BODY = "<base64 body>"
 
 
 class QueueClass(IntEnum):
-    """The class of a message, which its generation's row has, too. A later one is served when no earlier one
-    waits, or after `INTERACTIVE_PER_OTHER` interactive ones.
+    """The class of a message, which is also in its generation's row.
+
+    A later class is served when no earlier one waits, or after `INTERACTIVE_PER_OTHER` interactive messages.
     """
 
     INTERACTIVE = 1
@@ -187,7 +188,7 @@ def sorted_sets(key: str) -> tuple[str, ...]:
 
 
 def wake_ups(key: str) -> str:
-    """Return the key of the list that has an item when an organization has a message, and had none."""
+    """Return the key of the list that gets an item when an organization without messages gets one."""
     return f"{key}:wake"
 
 
@@ -195,7 +196,7 @@ def taking(key: str, most: int, limits: Mapping[str, int], *, is_known: bool = F
     """Return the command that takes up to `most` messages, and of these organizations no more than `limits`.
 
     Its reply is the number of messages that come from the list, and the messages. `is_known`: Redis has run
-    the script since it started; otherwise it may refuse it by its digest.
+    the script since it started, so the script's digest suffices.
     """
     keys = *sorted_sets(key), key
     parts = [part for limit in limits.items() for part in limit]
@@ -210,7 +211,7 @@ class TaskQueue:
         prefix: str = app.conf.broker_transport_options.get("global_keyprefix", "")
         self.key = prefix + queue
         sets = sorted_sets(self.key)
-        # Not `:last` and `:last-flex`: web processes of the release before keep numbers there.
+        # Not `:last` and `:last-flex`, in which web processes of the previous release keep numbers.
         self._join_keys = *sets, *(f"{each}:last" for each in sets), wake_ups(self.key)
         message = _probe(app, task_name, queue)
         self._body = base64.b64decode(message["body"])
@@ -241,7 +242,7 @@ class TaskQueue:
     async def missing(self, redis: Redis, entries: Sequence[Entry]) -> set[str]:
         """Return the generations whose message waits nowhere. Raises `RedisError`.
 
-        None is missing while the list has any message, which may be that of each.
+        Returns none while the list has any message, which may be one of theirs.
         """
         found = set[str]()
         for start in range(0, len(entries), LOOK_AT):
@@ -268,7 +269,7 @@ class TaskQueue:
         return found
 
     async def enqueue_lost(self, redis: Redis, entries: Sequence[Entry]) -> list[str]:
-        """Enqueue generations whose message waits nowhere again, as interactive ones; return their ids.
+        """Enqueue again, as interactive ones, the generations whose message waits nowhere; return their ids.
 
         Each is enqueued at most once in `REPEAT_MS`, for any number of workers. Raises `RedisError`.
         """

@@ -8,7 +8,7 @@ import os
 from accounts.encryption import Purpose, decrypt, encrypt
 from chatapi.models import Deployment
 
-# The message for a key of which `entered` returns None.
+# The message for a deployment for which `entered` returns None.
 LOST = "The stored API key can't be decrypted: it was entered under another CHATAPI_SECRET_KEY."
 
 

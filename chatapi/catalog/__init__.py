@@ -40,7 +40,7 @@ class CatalogModel:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether clients are offered it: it has a price, and the settings do not hide it."""
+        """Return whether lists of models show it: it has a price, and the settings do not hide it."""
         return self.price is not None and not (self.is_sandbox and settings.HIDE_SANDBOX_MODELS)
 
 
@@ -54,7 +54,8 @@ def load() -> dict[str, CatalogModel]:
         is_sandbox = deployment.engine == Engine.SANDBOX
         unsupported = UNSUPPORTED if deployment.engine == Engine.ANTHROPIC else frozenset()
         if known is not None:
-            # Any of a model's deployments may be chosen, so it can do what all of them can.
+            # Any deployment may be chosen, so all must accept extra parameters and media. A parameter of
+            # OpenAI's is unsupported only if no deployment takes it: otherwise workers choose one that does.
             extra_parameters &= known.extra_parameters
             allows_media &= known.remote_media_allowed
             unsupported &= known.unsupported_parameters

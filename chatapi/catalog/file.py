@@ -15,7 +15,7 @@ It does not read the database.
     reasoning_per_mtok = "0.60"         # as output_per_mtok when left out
     output_per_mtok = "0.40"
     [[models.deployments]]
-    engine = "openai_compatible"        # or "sandbox"
+    engine = "openai_compatible"        # or "anthropic", "sandbox"
     base_url = "http://127.0.0.1:8080/v1"
 
 docs/catalog.example.toml shows every key.
@@ -212,7 +212,7 @@ def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
         if mistake := aliases_mistake(model.aliases, taken):
             yield f"{path}.aliases", mistake
         taken.update(model.aliases)
-        # It would reserve, for every request, more than the model can generate.
+        # Otherwise every request would reserve more tokens than the model can generate.
         if model.max_output_tokens > model.context_window:
             yield f"{path}.max_output_tokens", f"must be at most context_window, {model.context_window}"
         yield from _price_mistakes(path, model)
@@ -239,7 +239,7 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
             if deployment.name in names:
                 yield f"{here}.name", f"{deployment.name!r} is there twice in this model"
             names.add(deployment.name)
-    # Names made of hosts: a host may be longer than a name.
+    # A deployment without a name gets that of its host, which may be too long.
     for name in model.named_deployments():
         if len(name) > MAX_NAME_CHARS:
             yield (
@@ -261,7 +261,7 @@ def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
 
 
 def _free(name: str, taken: Collection[object]) -> str:
-    # One more than are taken, so one of them is free.
+    # There are more candidates than names taken, so one is free.
     candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
     return next(candidate for candidate in candidates if candidate not in taken)
 

@@ -96,7 +96,7 @@ class Plan:
 def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
     """Return the changes that `load` would make now. Raises `CatalogError` for values that no row can hold.
 
-    It reads four tables, independently of the file's size.
+    The number of queries does not depend on the file's size.
     """
     current = prices.current()
     models = {row.pk: row for row in ServedModel.objects.all()}
@@ -120,7 +120,7 @@ def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
 
 
 def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest: str | None = None) -> Plan:
-    """Apply the catalog in one transaction; models that it does not have are deactivated or left alone.
+    """Apply the catalog in one transaction; with `deactivate_missing`, deactivate all other models.
 
     Raises `CatalogChanged` if the plan's digest is not `expected_digest`, and `CatalogBusy`; both change
     nothing.
@@ -149,7 +149,7 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
         if model.price is not None:
             prices.change(model.id, model.price)
     if deactivate_missing:
-        # A queryset's own `update` would pass the audit log by.
+        # `QuerySet.update` would bypass the audit log.
         recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
     return made
 
@@ -204,7 +204,7 @@ def _plan_model(
 def _planned_deployments(
     row: ServedModel, known: Sequence[Deployment], model: Model
 ) -> list[tuple[Deployment, list[Change]]]:
-    """Return the deployments to save; those of the model that the file does not have are deactivated."""
+    """Return the deployments to save with their changes; those that the file lacks are deactivated."""
     rows, named = {deployment.name: deployment for deployment in known}, model.named_deployments()
     planned = []
     for name, deployment in named.items():
@@ -239,7 +239,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _price_changes(new_price: pricing.Price | None, before: pricing.Price | None) -> list[Change]:
-    """Return the changes of a price; it is a new row, so past charges keep theirs."""
+    """Return the changes of a price. It becomes a new row, so past charges keep their price."""
     if new_price is None:
         return []
     old = asdict(before) if before else {}

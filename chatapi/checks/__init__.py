@@ -11,17 +11,17 @@ E008  CHATAPI_METRICS_TOKEN is easy to guess, or not valid in a header
 E009  a secret is easy to guess
 E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
-E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
+E012  CHATAPI_END_USER_HEADER is not a header's name, or names a header that carries a secret
 E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
 E014  a rediss:// URL turns the verification of the server's certificate off
 E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
-E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
+E018  there is a replica, and its URL or DATABASE_URL is not a PostgreSQL URL
 E019  a variable of Stripe is wrong or missing, or its package is not installed
 E020  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
-E021  CHATAPI_PUBLIC_URL is not an origin, or is missing where the host of mailed links is anyone's choice
-E022  CHATAPI_SIGN_UP lets people sign up whose address nothing confirms, or the domains are none
+E021  CHATAPI_PUBLIC_URL is not an origin, or is missing while visitors can choose the host of mailed links
+E022  CHATAPI_SIGN_UP needs mail to confirm addresses, or CHATAPI_SIGN_UP_DOMAINS is wrong or empty
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 

@@ -1,4 +1,4 @@
-"""Checks what is off by default: mail, sign-up, traces and payments."""
+"""Checks the settings of what is off by default: mail, sign-up, traces and payments."""
 
 import re
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
 
 @checks.register(CHECK_TAG)
 def check_traces(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check the variables of OpenTelemetry that its SDK would replace by defaults, and that it is there."""
+    """Check OpenTelemetry's variables, whose wrong values its SDK would ignore, and that it is installed."""
     if not settings.EXPORTS_TRACES:
         return []
     name, argument = settings.TRACES_SAMPLER, settings.TRACES_SAMPLER_ARG
@@ -80,6 +80,6 @@ def _has_opentelemetry() -> bool:
 
 @checks.register(CHECK_TAG)
 def check_payment(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check the variables of Stripe, and that its package is there."""
+    """Check the variables of Stripe, and that its package is installed."""
     hint = "docs/payment.md shows how to set it up; without these variables there are no payments."
     return [checks.Error(each, hint=hint, id="chatapi.E019") for each in configuration.mistakes()]

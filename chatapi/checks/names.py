@@ -14,7 +14,7 @@ from chatapi.wire.protocols import all_key_headers
 from usage import failpoints
 
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
-# A token by RFC 6750 section 2.1, with a length that can't be guessed.
+# A token by RFC 6750 section 2.1, long enough not to be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 
 
@@ -54,7 +54,7 @@ def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
 
 @checks.register(CHECK_TAG)
 def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check that the header that names end users can be one, and that no key is stored as a name."""
+    """Check that the header of end users' names is valid, and has no key, which would be stored."""
     name = settings.END_USER_HEADER
     secret = {"authorization", "proxy-authorization", "cookie", *map(str.lower, all_key_headers())}
     is_good = not name or (HEADER_NAME.fullmatch(name) and name not in secret)

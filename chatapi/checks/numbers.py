@@ -34,7 +34,7 @@ MAX = {
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
-# The smallest values that are not 1.
+# The smallest values, where they are not 1.
 MIN = {
     "MAX_QUEUE_AGE_MS": 0,
     "PING_MS": 0,

@@ -61,7 +61,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def _mistake(url: str) -> str:
-    """Return what is wrong with a Redis URL, or nothing."""
+    """Return the mistake in a Redis URL, or an empty text."""
     try:
         is_one = sentinel_urls(url) or (url.partition("://")[0] in REDIS_SCHEMES and "," not in url)
     except ValueError as error:
@@ -70,7 +70,7 @@ def _mistake(url: str) -> str:
 
 
 def _redis_urls() -> list[tuple[str, str]]:
-    """Return each Redis URL once, behind the words that name it, which have no secret of it."""
+    """Return each Redis URL once, after a description for messages, which contains no secret."""
     urls = stream_urls()
     single = ["REDIS_URL", *(name for name in _OTHERS if getattr(settings, name) != settings.REDIS_URL)]
     single = [name for name in single if name != "STREAMS_URL" or len(urls) == 1]
@@ -82,7 +82,7 @@ def _redis_urls() -> list[tuple[str, str]]:
 
 
 def _same_as(where: str) -> str:
-    """Return a sentence on the other servers that REDIS_URL names, which is most often all of them."""
+    """Return a sentence that names the other settings with the value of REDIS_URL, if there are any."""
     same = [REDIS_URLS[name] for name in _OTHERS if getattr(settings, name) == settings.REDIS_URL]
     if where != "REDIS_URL" or not same:
         return ""
@@ -92,7 +92,7 @@ def _same_as(where: str) -> str:
 
 @checks.register(CHECK_TAG)
 def check_stream_servers(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check that each server of streams is listed once, and that an id has room for its number."""
+    """Check that each server of streams is listed once, and that ids have room for their number."""
     urls, most = stream_urls(), identity.MAX_STREAM_SERVERS
     twice = [without_secrets(url) for at, url in enumerate(urls) if url in urls[:at]]
     found = wrong_values("CHATAPI_STREAMS_URL", twice, "listed twice", "List each server once.", "E016")
@@ -104,7 +104,7 @@ def check_stream_servers(**_: Any) -> Sequence[checks.CheckMessage]:
 
 @checks.register(CHECK_TAG)
 def check_redis_certificates(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check that no Redis URL lets an unknown server answer."""
+    """Check that no Redis URL turns the verification of the server's certificate off."""
     return [
         checks.Error(
             f"{variable}: {parameter} must be {right}.",

@@ -1,4 +1,4 @@
-"""Checks mail and webhooks: the mail server, which is sent nothing, and what has not been delivered."""
+"""Checks the mail server, without sending mail, and looks for events and messages that are not delivered."""
 
 import smtplib
 import ssl
@@ -16,7 +16,7 @@ from chatapi.notifications.models import DeliveryAttempt, WebhookEndpoint
 from usage.database.clock import database_now
 from usage.formatting import duration
 
-# An event that waits longer, and a delivery that is retried for longer, is worth a line.
+# An event that waits longer, and a delivery that is retried for longer, gets a warning.
 EVENT_WAITS, DELIVERY_WAITS = timedelta(minutes=1), timedelta(hours=1)
 MOST_ENDPOINTS = 10
 _LOCAL_HOSTS = {"127.0.0.1", "localhost", "::1"}
@@ -65,7 +65,7 @@ def _server() -> Finding:
 
 
 def _explained(place: str, error: Exception) -> tuple[str, str]:
-    """Return what is wrong, and what to do; without answers of the server, which may quote what was sent."""
+    """Return the problem and its remedy, without the server's answer, which may quote what was sent."""
     url = "CHATAPI_EMAIL_URL"
     match error:
         case smtplib.SMTPAuthenticationError():

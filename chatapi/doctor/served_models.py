@@ -55,7 +55,7 @@ def _right_deployments() -> Iterator[Deployment]:
 
 
 def check_places() -> Iterator[Finding]:
-    """Yield the deployments that have fewer places than workers run. Raises `StreamUnavailable`."""
+    """Yield the deployments with fewer places than there are workers. Raises `StreamUnavailable`."""
     workers = len(stores.connected_workers())
     for row in _right_deployments():
         places = row.max_concurrent
@@ -70,7 +70,7 @@ def check_places() -> Iterator[Finding]:
 
 
 def check_keys() -> Iterator[Finding]:
-    """Yield the deployments whose stored API key is of no use."""
+    """Yield the deployments whose stored API key can't be decrypted."""
     for row in _right_deployments():
         if upstream_keys.entered(row) is None:
             yield wrong(

@@ -26,7 +26,7 @@ MIN_REDIS_VERSION = 7
 FULL_SHARE = 0.8
 # Nothing in the books depends on this machine's clock, but logs and certificates do.
 LATE_S, VERY_LATE_S = 1.0, 60.0
-# Which commands a log keeps, by its setting. A server that has no such log leaves the setting out.
+# The commands that a log keeps, by the log's setting. A server without this log has no such setting.
 _LOGS = {"slowlog-log-slower-than": "slow", "commandlog-request-larger-than": "large"}
 _FORGET = 'Set appendonly no and save "" (README, "Production").'
 
@@ -190,7 +190,7 @@ def _check_memory(info: dict[str, Any], place: str) -> Iterator[Finding]:
 
 
 def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterator[Finding]:
-    """Yield where prompts and answers stay longer than their time, and disks that refuse to write."""
+    """Yield whether prompts and answers are kept outside of memory, or the disk refuses to write."""
     try:
         known = cast(dict[str, str], redis.config_get("save", *_LOGS))
     except RedisError:  # hosted ones forbid CONFIG

@@ -89,7 +89,7 @@ async def _supervise(
             await supervisor.until_stopped()
         supervisor.say("Stopping: running answers may finish. Ctrl-C again stops at once.")
     finally:
-        # Otherwise connections would be completed here that no web process accepts any more.
+        # Otherwise the kernel would complete connections that no web process accepts any more.
         listener.close()
         code = await supervisor.stop()
     supervisor.say("Stopped.")

@@ -36,5 +36,5 @@ async def spawn(command: Sequence[str], descriptors: Collection[int] = ()) -> Pr
 
 def _die_with(parent_pid: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before the kernel knew
+    if os.getppid() != parent_pid:  # the parent ended before the call
         os._exit(1)

@@ -15,8 +15,9 @@ MAX_MEMORY_MIB = 512
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Return the path of the socket: in the state folder, or in the system's temporary folder if that path
-    is too long for a socket.
+    """Return the path of the socket.
+
+    It is in the state folder, or in the system's temporary folder if the first path is too long for a socket.
     """
     path = state_dir / "valkey.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
@@ -45,8 +46,9 @@ def remove_dumps(state_dir: Path) -> None:
 
 
 def prepare(state_dir: Path) -> None:
-    """Make the socket's folder; raises `OSError`, also if it belongs to another user, whose process could
-    answer in Valkey's place.
+    """Make the socket's folder.
+
+    Raises `OSError`, also if it belongs to another user, whose process could answer in Valkey's place.
     """
     folder = socket_path(state_dir).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -50,9 +50,7 @@ or in Python, after pip install openai:
 
 
 def _names_of_the_admin(url: str) -> str:
-    """Return a line for a host name that the pages refuse: unlike the API they open only under the names in
-    the settings.
-    """
+    """Return a line if the pages refuse the URL's host name, which the API accepts; otherwise no text."""
     name, _ = split_domain_port(urlsplit(url).netloc)
     if validate_host(name, settings.ALLOWED_HOSTS):
         return ""

@@ -18,7 +18,7 @@ from chatapi.web.server.transport import loop
 from chatapi.web.services import Services
 
 # Web processes that share a socket accept few connections per turn of their loops: the least busy one, whose
-# turns are the shortest, takes the most. One alone takes more, so that nobody waits behind a burst.
+# turns are the shortest, takes the most. A single process takes more, so that no client waits behind a burst.
 ACCEPTS_PER_TURN_SHARED = 8
 
 

@@ -87,7 +87,7 @@ async def _plan(services: WorkerServices, run: Run, request: GenerationRequest) 
     affinity = None
     if len(routes) > 1 or others:
         affinity = affinity_of(request, run.organization_id, run.request_bytes)
-    # The sandbox is no upstream: attempts there use nothing of what the model's live requests have.
+    # A test request asks the sandbox, so it must not use up the budget of the model's live requests.
     budgets = RetryBudgets() if run.claimed.is_test else services.retry_budgets
     return AttemptPlan(services.router, budgets, model, routes, affinity, others), end
 
@@ -116,7 +116,7 @@ async def routes_for(services: WorkerServices, run: Run, request: GenerationRequ
     """Return the routes that may receive the request; an empty list if there are none, or a stop."""
     if run.claimed.is_test:
         return [SANDBOX]
-    # The web process saw a deployment when it admitted the request: if the cache has none, it is too old.
+    # There was a deployment when the request was admitted: if the cache has none, it is too old.
     for max_age_s in (MAX_AGE_S, 0):
         known = await _read_routes(services, run, max_age_s)
         if run.stopped is not None:
@@ -178,11 +178,11 @@ async def _attempt(
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
             has_left = run.stopped.ending is Ending.CLIENT_LEFT and not run.has_lost_web
-            # An answer in one piece is silent before its end, and the sandbox as long as a test asks for.
+            # An answer in one piece is silent before its end; so is the sandbox, as long as a test wants.
             if has_left and route.target.is_streamed(request) and not run.claimed.is_test:
                 place.abandoned(route.target.timeouts.first_delta_ms)
             return run.stopped, None
-        # A bug, but this deployment causes it: its attempt has failed.
+        # A bug, but one that this deployment's answer causes: the attempt counts as failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
         raise
     return End(Ending.COMPLETED), None

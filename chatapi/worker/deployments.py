@@ -83,10 +83,10 @@ def target_of(row: Deployment) -> Target:
 def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
     """Return the routes that may receive the request, without those that can't answer it if others can.
 
-    URLs of media go only to deployments that allow remote media: their upstream would fetch them. A request
-    for which none of a model's is left is refused before, by `usable_model` in `chatapi/web/candidates.py`.
+    URLs of media go only to deployments that allow remote media, because the upstream would fetch them. At
+    admission all of the model's deployments allowed it (`usable_model` in `chatapi/web/candidates.py`).
     """
     allowed = [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
     fitting = [route for route in allowed if route.target.engine != Engine.ANTHROPIC or not lacks(request)]
-    # If none fits, the error of one that is asked all the same says what it does not support.
+    # If none can answer, one is asked all the same: its error says what it does not support.
     return fitting or allowed

@@ -1,4 +1,4 @@
-"""The switch of a run to another model that may answer, and what its failures mean."""
+"""Switches a run to another model that may answer, and decides which failures end the run."""
 
 import logging
 from functools import partial
@@ -38,7 +38,7 @@ async def switch_model(
     to = next(each for each in (requested.own, *requested.fallbacks) if each.model == model)
     is_requested = model == requested.model
     sent = requested.requested_model or (None if is_requested else requested.model)
-    run.deployment = ""  # the next heartbeat must not write one of the model before
+    run.deployment = ""  # the next heartbeat must not write a deployment of the model before
     write = partial(services.commits.write, ledger.switch, ledger.Switch(run.id, run.fence, to, sent))
     try:
         await retry(write, SWITCH_RETRY_S, (DatabaseUnavailable,))
@@ -52,7 +52,8 @@ async def switch_model(
 
 
 def is_final(run: Run, failure: Failed) -> bool:
-    """Return whether this failure is the end: the requested model has refused the request, or a person has
-    stopped it.
+    """Return whether this failure ends the run.
+
+    It does if the requested model has refused the request, or a person has stopped it.
     """
     return failure is STOPPED or (failure.is_request_fault and run.claimed.model == run.requested.model)

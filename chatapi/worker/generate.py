@@ -58,8 +58,8 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 async def generate(services: WorkerServices, generation_id: UUID) -> None:
     """Run the generation until it is settled.
 
-    Raises `AlreadyResolved` if another process has claimed it, `StreamUnavailable` if only others know
-    its server.
+    Raises `AlreadyResolved` if another process has claimed it, `StreamUnavailable` if this process does not
+    know its server, and `DatabaseUnavailable` if it can't be claimed.
     """
     services.streams.of(generation_id)  # before the claim, so that another worker can have it
     failpoint("claim.before")
@@ -216,9 +216,9 @@ def _observe(charge: ledger.Charge, longest_gap_ms: int, settling_s: float) -> N
         process_metrics.QUEUE_WAIT.observe(charge.queued_ms / 1_000)
     if settlement.first_token_ms is not None and settlement.last_token_ms is not None:
         process_metrics.FIRST_TOKEN.observe(settlement.first_token_ms / 1_000, charge.model)
-        # Also zero, for tokens that came at once: so the counts are those of all answers with tokens.
+        # Zeros are counted, too, so that the histogram has all answers with tokens.
         process_metrics.LONGEST_TOKEN_GAP.observe(longest_gap_ms / 1_000, charge.model)
-        # Reasoning may be hidden: its tokens are none of those that came after the first.
+        # Not with reasoning: its tokens may be hidden, and then have no gaps.
         if not charge.tokens.reasoning_tokens and (gaps := charge.tokens.completion_tokens - 1) > 0:
             streamed_ms = settlement.last_token_ms - settlement.first_token_ms
             process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
@@ -257,9 +257,9 @@ async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> 
     return run_usage.settlement(run.claimed, run.usage, end, prompt_tokens, is_low=is_low)
 
 
-# The length of a token in most texts. Only what is longer than this for each token is counted.
+# The length of a token in most texts. Only texts with more bytes for each reported token are counted.
 TOKEN_BYTES = 4
-# Room for what a request says besides its prompt.
+# Bytes of a request besides its prompt.
 REQUEST_OVERHEAD_BYTES = 1_024
 
 

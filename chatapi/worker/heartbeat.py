@@ -45,8 +45,8 @@ class Heartbeat:
     def __init__(
         self, name: str, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]
     ) -> None:
-        """`name`: that of the process's claims. `held` is called in the thread. `lost` is called on the event
-        loop with the ids of running generations that another process has taken over.
+        """`name` is the claimant in the process's claims. `held` is called in the thread, and `lost` on the
+        event loop, with the ids of running generations that another process has taken over.
         """
         self._name = name
         self._commits = commits

@@ -1,13 +1,13 @@
 """Finds generations whose queue message was lost, and enqueues them again.
 
-A worker claims a generation within milliseconds after it has taken its message. So a message is lost if it
-waits in no queue, and half a second later the database has its generation unclaimed, a second after its
-admission. One look is not enough: during a flood it takes so long that workers have meanwhile claimed what
-its read of the database had found unclaimed. A worker looks while it has a free slot. There are three causes:
-Redis was emptied, a worker was killed between the pop and the claim, or a web process was killed between the
-commit and the enqueueing.
+A worker claims a generation within milliseconds after it has taken its message. So a message is lost if, at
+two looks half a second apart, its generation is unclaimed a second after its admission and the message waits
+in no queue. One look is not enough: during a flood it takes so long that workers have meanwhile claimed what
+its read of the database had found unclaimed. Each worker with a free slot looks.
 
-If the request is lost too, the worker that claims the generation voids it with `request_lost`.
+There are three causes: Redis was emptied, a worker was killed between the pop and the claim, or a web process
+was killed between the commit and the enqueueing. If the request is lost, too, the worker that claims the
+generation voids it with `request_lost`.
 """
 
 import logging
@@ -50,8 +50,9 @@ class LostMessages:
         await repeat(LOOK_S, "lost messages", self.look, expected=(RedisError, UsageError))
 
     async def look(self) -> None:
-        """Enqueue the lost generations again if this worker has a free slot. Raises `RedisError` or
-        `UsageError`.
+        """Enqueue the lost generations again if this worker has a free slot.
+
+        Raises `RedisError` or `UsageError`.
         """
         if not self.has_free_slot():
             return

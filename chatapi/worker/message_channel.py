@@ -1,8 +1,8 @@
-"""Kombu's Redis transport, taking up to `MAX_MESSAGES` messages with one read, and none of an organization
-that has its share of the slots.
+"""Kombu's Redis transport, which takes several messages with one read and shares slots among organizations.
 
 Kombu asks for one message, handles it, and asks again: a tenth of a worker's processor time under load. Here
-a script that takes more follows each blocking command in the same write, so that one read returns them all.
+a script that takes more, up to `MAX_MESSAGES`, follows each blocking command in the same write, so that one
+read returns them all. It takes none of an organization that has its share of the slots.
 `chatapi/task_queue.py` has the queue's keys and their order, `slot_shares.py` the shares.
 """
 
@@ -74,7 +74,7 @@ class Channel(redis.Channel):
         """Return commands that wait for a message: every organization may have at least one."""
         keys = sorted_sets(self._queue)
         if most > 1:
-            # Redis executes the script when the BZPOPMIN is over, which may have taken one of any of them.
+            # The script runs after the BZPOPMIN, which may have taken a message of any organization.
             rest = {organization: count - 1 for organization, count in limits.items()}
             wait_s = SHORT_WAIT_S if self._is_list_next else wait_s
             return [("BZPOPMIN", *keys, wait_s), self._taking(most - 1, rest)]
@@ -85,7 +85,7 @@ class Channel(redis.Channel):
     def _looking(self, most: int, limits: dict[str, int]) -> list[Command]:
         """Return commands that look past messages of organizations with their share.
 
-        No command waits for those of the others, so a wake-up announces them, to one worker.
+        No command waits for messages of the other organizations only, so a wake-up announces one to a worker.
         """
         take = self._taking(most, limits)
         if self._found_any:
@@ -131,8 +131,9 @@ class Channel(redis.Channel):
 
 
 def transport(free_slots: Callable[[], int], shares: SlotShares) -> type[redis.Transport]:
-    """Return a transport whose channels take at most as many messages as `free_slots` returns, and of each
-    organization those that its share allows.
+    """Return a transport whose channels take no more messages than there are free slots.
+
+    Of each organization they take at most what its share of the slots allows.
     """
     own = {"Channel": Channel, "free_slots": staticmethod(free_slots), "shares": shares}
     return type("Transport", (redis.Transport,), own)

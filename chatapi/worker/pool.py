@@ -136,8 +136,9 @@ class TaskPool(BasePool):
         accept_callback: Callable[[int, float], None],
         **options: object,
     ) -> TaskRun:
-        """Acknowledge a message and start its task. `args` are those of Celery's tracer: name, id, request,
-        body …
+        """Acknowledge a message and start its task.
+
+        `args` are those of Celery's tracer: name, id, request, body …
         """
         run = TaskRun(self, args[2], callback)
         # Acknowledged before it runs: a late acknowledgement would deliver a long task several times. Work
@@ -234,8 +235,9 @@ class TaskPool(BasePool):
 
 
 class PatientConsumer(Consumer):
-    """Celery's consumer with our transport (`message_channel.py`), reconnecting to a lost broker every 2 s:
-    Celery's waits grow to 30 s.
+    """Celery's consumer with our transport (`message_channel.py`).
+
+    It reconnects to a lost broker every 2 s; Celery's own waits grow to 30 s.
     """
 
     def ensure_connected(self, conn: Connection) -> Connection:

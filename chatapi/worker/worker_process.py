@@ -1,4 +1,4 @@
-"""The worker process: Celery with an asyncio pool, its task, and what all tasks share."""
+"""The worker process: Celery with an asyncio pool, its task, and the services that all tasks share."""
 
 import asyncio
 import logging

@@ -58,7 +58,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 def slot_count() -> int:
     """Return how many generations this process may run at once: each has a connection to its upstream."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # The others are for idle connections, Redis, the database and files.
+    # A quarter of them is left for idle connections, Redis, the database and files.
     most: int = settings.WORKER_CONCURRENCY
     return min(most, descriptors * 3 // 4)
 

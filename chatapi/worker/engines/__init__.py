@@ -1,4 +1,4 @@
-"""Engines, which produce the deltas of a generation. README.md says how to add one."""
+"""Engines, which produce the deltas of a generation. chatapi/README.md says how to add one."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream/http_api.py`).
 
 Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine asks for a stream, so that a cap can
-be enforced and a disconnect stops the upstream, unless the deployment answers the request better without.
+be enforced and a disconnect stops the upstream, unless the deployment is to send one JSON document.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from usage.failpoints import failpoint
 
 # An answer in one piece that is larger needs room: it is in memory until its end.
 SMALL_ANSWER_BYTES = 1 << 20
-# How many large answers have room in a worker, of all organizations and of one; the others are not read.
+# The most large answers that a worker reads at once, of all organizations and of one; the others wait.
 ANSWERS, ANSWERS_EACH = 4, 2
 MAX_ERROR_BYTES = 64 << 10
 # The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither.
@@ -42,7 +42,7 @@ USAGE_GRACE_S = 5.0
 ERROR_GRACE_S = 5.0
 # Timeouts and silently broken connections are noticed at most this much too late.
 WATCH_S = 1.0
-# Bytes that are read before other tasks run: data that is there already never makes a read wait.
+# After this many bytes other tasks run, because reading data that is already there never waits.
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
 READ_BYTES = 4 << 10
@@ -65,8 +65,9 @@ class OpenAICompatibleEngine:
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """Yield the call's batches, one per read of the socket; see `Engine.stream`. Closing the generator
-        closes the connection.
+        """Yield the call's batches, one per read of the socket; see `Engine.stream`.
+
+        Closing the generator closes the connection.
         """
         if self._session is None:
             self._session = new_session()
@@ -140,7 +141,7 @@ class _Exchange:
         self._is_document = response.content_type == "application/json"
 
     async def read(self) -> Sequence[AnyDelta]:
-        """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
+        """Wait for some bytes, and return the deltas that they complete; maybe none."""
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(self.reader.max_answer_bytes)
@@ -161,7 +162,7 @@ class _Exchange:
     async def _translated(
         self, read: Callable[[T], Sequence[AnyDelta]], data: T, size: int
     ) -> Sequence[AnyDelta]:
-        """Return what is read of the data, with calls of custom tools."""
+        """Return the deltas that `read` finds in the data, with calls of custom tools."""
         if size <= TURN_BYTES:
             return self.custom_calls.translate(read(data))
         return await in_thread(lambda: self.custom_calls.translate(read(data)))
@@ -207,19 +208,21 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
-        that dies got our request.
+        """Send the request, and return the response when its head has come.
+
+        A request on a pooled connection that turns out to be dead is sent again. If a new connection dies, it
+        is not: the upstream may have received it.
         """
         is_light = self._call.request_bytes <= LIGHT_BYTES
         media_type, body = self._body() if is_light else await in_thread(self._body)
-        self._begin_clock()  # the turn in the thread was no time of the upstream's
+        self._begin_clock()  # without the time in the thread, which is not the upstream's
         while True:
             began = loop_clock.monotonic()
             try:
                 return await self._post_once(media_type, body)
             except aiohttp.ConnectionTimeoutError:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
-                    raise  # otherwise the event loop was late, and nothing has been sent yet
+                    raise  # otherwise the event loop was late, and the request has not been sent
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not self.has_old_connection:
                     raise
@@ -301,7 +304,7 @@ class _Exchange:
         self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
-            await asyncio.sleep(0)  # reading what is there already does not wait for anything
+            await asyncio.sleep(0)  # reading data that is already there lets no other task run
         return data
 
     def _pause(self, response: aiohttp.ClientResponse) -> None:
@@ -316,8 +319,9 @@ class _Exchange:
             self._paused = None
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """End a wait that lasts too long. Runs at intervals: a timer for each read would cost more than all
-        else that a read does.
+        """End a wait that lasts too long.
+
+        Runs at intervals, because a timer for each read would cost more than the read.
         """
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
@@ -330,8 +334,9 @@ class _Exchange:
         self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
-        """Return the time until which to wait. Bytes without a delta do not extend it: an upstream may send
-        comments for ever.
+        """Return the time at which the wait for a delta ends.
+
+        Bytes without a delta do not extend it: an upstream may send comments for ever.
         """
         timeouts = self._timeouts
         if self.reader.is_complete:
@@ -344,7 +349,7 @@ class _Exchange:
 
 
 async def _within_context(call: Call) -> Call:
-    """Return the call, with a limit that fits into the context beside the prompt if its client gave none.
+    """Return the call; if its client gave no limit of tokens, with one that fits beside the prompt.
 
     Upstreams such as vLLM refuse a limit that does not fit.
     """
@@ -355,15 +360,15 @@ async def _within_context(call: Call) -> Call:
     if request.max_output_tokens is not None or not isinstance(request.prompt, Messages):
         return call
     estimated = await estimate_prompt(request, call.request_bytes)
-    # Half of the room, if an upstream's count may be higher: an answer that is cut to a few tokens would be
-    # worse than a refusal.
+    # At least half of the room that our count leaves, although the upstream may count more: a refusal is
+    # better than an answer that is cut to a few tokens.
     left = max(context - math.ceil(MAX_COUNT_RATIO * estimated), (context - estimated) // 2)
-    # Without any room the upstream says so.
+    # If there is no room, the upstream says so.
     return replace(call, max_output_tokens=min(call.max_output_tokens, left)) if left > 0 else call
 
 
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
-    """Return all that the upstream gets beside the body and the trace: nothing of the client's headers."""
+    """Return the request's headers, except for body and trace; none of them comes from the client."""
     headers = {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
@@ -375,8 +380,8 @@ def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
-    """Raise the `UpstreamError` for what aiohttp raised; its own words (URLs, headers) are left behind."""
-    # The second one is a TimeoutError, too: a machine without power refuses no connection.
+    """Raise the `UpstreamError` for an error of aiohttp, without its text, which has URLs and headers."""
+    # ConnectionTimeoutError is a TimeoutError, too: a machine without power refuses no connection.
     if isinstance(
         error,
         aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL | UnicodeError,

@@ -30,9 +30,7 @@ def new_session() -> aiohttp.ClientSession:
 
 
 def is_broken(response: aiohttp.ClientResponse) -> bool:
-    """Return whether the connection is gone without an end of the body: aiohttp closes one with broken
-    framing so.
-    """
+    """Return whether the connection is gone before the end of the body, as after broken framing."""
     connection = response.connection
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
@@ -40,8 +38,9 @@ def is_broken(response: aiohttp.ClientResponse) -> bool:
 class _Connector(aiohttp.TCPConnector):
     # aiohttp has no public hook for this. A test notices if it is no longer called.
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """Return a connection to use again, but none on which unrequested bytes came: they would answer the
-        next request.
+        """Return a pooled connection, but none that got unrequested bytes.
+
+        They would be taken for the answer to the next request.
         """
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
@@ -51,8 +50,9 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that takes little in advance: an upstream may be far faster than its client, and one
-    read takes all that has come.
+    """Return a socket with a small receive buffer.
+
+    An upstream may be far faster than its client, and one read takes all that has come.
     """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)

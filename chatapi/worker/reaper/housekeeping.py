@@ -1,6 +1,4 @@
-"""Maintains the database: seals the ledger, closes days, issues statements, deletes expired rows, and checks
-invariants.
-"""
+"""Maintains the database: seals and checks the ledger, closes days, issues statements, deletes old rows."""
 
 import logging
 from collections.abc import Sequence

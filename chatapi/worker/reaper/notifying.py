@@ -1,4 +1,4 @@
-"""Finds events, decides who gets them, and delivers them by webhook and mail."""
+"""Finds events, chooses their recipients, and delivers them by webhook and mail."""
 
 import asyncio
 import logging
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 WATCH_EVERY_S, DELIVER_EVERY_S = 60.0, 1.0
 # A deployment is down after this number of cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
 COOL_DOWNS = 5
-# What an attempt is called in metrics, by the state of its delivery afterwards.
+# The outcome of an attempt in metrics, by the state of its delivery afterwards.
 OUTCOMES = {
     Delivery.State.DELIVERED: "delivered",
     Delivery.State.DUE: "retried",
     Delivery.State.FAILED: "given_up",
 }
-# Messages that are under way at the same time.
+# The most messages that are sent at the same time.
 AT_ONCE = 32
-# Each may wait for a mail server that hangs; the event loop's own threads are few, and ask Stripe.
+# Mail has threads of its own, which a hanging mail server may block: the event loop's few threads ask Stripe.
 _MAIL_THREADS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mail")
 
 
@@ -77,8 +77,8 @@ async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) 
 
 
 def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
-    """Return the events of these deployments, and of models that have no other one."""
-    # What a deployment is called in `Route.key`.
+    """Return the events of these deployments, and of models that have no other deployment."""
+    # The name of a deployment is that of `Route.key`.
     keys = [(row.model_id, f"{row.model_id} {row.name}") for row in catalog.active_deployments()]
     models = {model for model, _ in keys} - {model for model, key in keys if key not in down}
     return outages.changes(now, [key for _, key in keys if key in down], models)
@@ -97,7 +97,7 @@ async def _deliver_due(commits: GroupCommit, session: aiohttp.ClientSession) -> 
     taken = AT_ONCE
     while taken == AT_ONCE:
         now = await commits.read(database_now)
-        # Each time, because receivers that hang may make this last for hours.
+        # In each round, because receivers that hang may make the rounds last for hours.
         while await commits.read(dispatch, now) == BATCH:
             pass
         taken = await deliver(commits, session, now)
@@ -110,7 +110,7 @@ async def deliver(commits: GroupCommit, session: aiohttp.ClientSession, now: dat
     """
     taken = await commits.read(queue.take, now, AT_ONCE)
     sending = (_deliver(commits, session, now, delivery) for delivery in taken)
-    # All of them end before an error is raised: the next call would exceed the bound beside them.
+    # An error waits until all have ended: otherwise they and the next call's would be more than `AT_ONCE`.
     for result in await asyncio.gather(*sending, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
@@ -130,11 +130,11 @@ async def _deliver(
             attempt = await webhooks.send(session, delivery.endpoint, delivery.event, now)
         else:
             assert person is not None
-            # A thread without the context of this one would make links without `CHATAPI_PATH_PREFIX`.
+            # `sync_to_async` passes the context on, without which links would lack `CHATAPI_PATH_PREFIX`.
             send = sync_to_async(mail.send, thread_sensitive=False, executor=_MAIL_THREADS)
             attempt = await send(delivery.event, person)
     except Exception as error:
-        # One event that can't be sent must not keep the others.
+        # One event that can't be sent must not hold up the others.
         log.exception("delivery %s can't be sent", delivery.pk)
         attempt = Attempt(0, error=type(error).__name__)
     failpoint("deliver.after_send")

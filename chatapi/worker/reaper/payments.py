@@ -21,15 +21,15 @@ ORGANIZATIONS_AT_ONCE = 100
 
 
 async def keep_payments(commits: GroupCommit) -> None:
-    """Do both for ever. Any number of processes may do it at the same time."""
+    """Look at payments and report usage, for ever. Any number of processes may do it at the same time."""
     duties = partial(look_at_payments, commits), partial(report_usage, commits)
     await repeat(EVERY_S, "payments", *duties, expected=(UsageError,))
 
 
 async def look_at_payments(commits: GroupCommit) -> None:
-    """Book the payments that are to be looked at; raises `StripeUnavailable`."""
+    """Ask Stripe about the payments that are due, and book them; raises `StripeUnavailable`."""
     for _ in range(payments.BATCH):
-        # One at a time: after a failure, the next call begins with the others.
+        # Claimed one at a time, so that after a failure the next call begins with the others.
         if not (due := await commits.read(payments.claim, 1)):
             break
         await _look_at(commits, due[0])

@@ -1,4 +1,4 @@
-"""Runs the reaper process: reaper, housekeeping and garbage collection, until SIGTERM."""
+"""Runs the reaper process: the reaper, and beside it all other background work, until SIGTERM."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ from usage.payment import configuration
 
 
 def run() -> None:
-    """Run the reaper, the housekeeping and the garbage collection until a signal."""
+    """Run the reaper and the loops beside it until a signal."""
     give_memory_back()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())

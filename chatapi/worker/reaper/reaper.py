@@ -140,7 +140,7 @@ class Reaper:
             job.inbox if job else "",
             is_last=True,
         )
-        # Whole, even if this process is ending: no reaper returns to a settled row to tell the client.
+        # To its end, even if this process must stop: no reaper returns to a settled row to publish its end.
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:

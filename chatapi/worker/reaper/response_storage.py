@@ -1,7 +1,7 @@
-"""Moves settled responses of projects that store them for days from Redis into the database.
+"""Copies settled responses of projects that store them for days from Redis into the database.
 
-Each is on a list in Redis since its admission. So no response waits until it is stored, and if a process
-dies, another one stores what is left on the list.
+From its admission until it is stored, a response is on a list in Redis. So no client waits for the storing,
+and if a process dies, another one stores the responses that are left on the list.
 """
 
 import logging
@@ -33,7 +33,7 @@ async def store_responses(commits: GroupCommit, stream: DeltaStream) -> None:
 
 
 async def _store_settled(commits: GroupCommit, stream: DeltaStream) -> None:
-    """Store those of the responses on the list that are settled."""
+    """Store the responses on the list that are settled."""
     is_full = True
     while is_full:
         ids = await stream.responses_to_store(BATCH)

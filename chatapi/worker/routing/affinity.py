@@ -1,4 +1,4 @@
-"""Names what requests share that an upstream may have cached: a key, or the beginning of the prompt."""
+"""Finds requests whose prompts an upstream may have cached: they share a key, or the prompt's beginning."""
 
 from hashlib import blake2b
 from itertools import islice
@@ -7,9 +7,9 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import UserMessage, texts
 from chatapi.wire.prompts import Messages, Texts
 
-# A prompt that is shorter is not worth caching: about 1,024 tokens.
+# The length from which a prompt is worth caching: about 1,024 tokens.
 LONG_BYTES = 4 << 10
-# The most messages, texts and characters of a text that are read of a beginning: an event loop reads them.
+# The most messages, texts and characters of a text that are read, because the event loop reads them.
 MAX_MESSAGES = 8
 MAX_TEXTS = 32
 MAX_CHARS = 2 << 10
@@ -18,8 +18,9 @@ MAX_CHARS = 2 << 10
 def affinity_of(request: GenerationRequest, organization_id: int, request_bytes: int) -> bytes | None:
     """Return a digest that requests with the same cached prompt share; None if there is nothing to cache.
 
-    That is the beginning before the first message of the user, if it is long: different questions share its
-    cache. Else this message is a part of it, so that a conversation keeps its digest as it grows.
+    Without a key, the digest is that of the messages before the user's first one, if they are long: different
+    questions share their cache. Otherwise it includes the user's first message, so that a conversation keeps
+    its digest as it grows.
     """
     if request.prompt_cache_key:
         parts = ["key", request.prompt_cache_key]

@@ -13,8 +13,8 @@ from chatapi.worker.routing.router import Router
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
 BURST = 10.0
-# The most that attempts may owe which take over the load of a deployment that cools down: when it dies, all
-# requests that wait for it go elsewhere in the same moment.
+# The largest debt of a budget, for attempts that take over the load of a deployment which cools down: when it
+# dies, all requests that wait for it go elsewhere at the same moment.
 MAX_DEBT = 1_000.0
 # The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
 # as before.

@@ -1,7 +1,7 @@
 """Orders the deployments of a request, and gives it a place at one of them.
 
-In this order count: health, room below `max_concurrent`, flakiness, priority, requests in flight, and a draw
-by weight, which is the same for requests that an upstream may have cached (`affinity.py`).
+The order is by health, room below `max_concurrent`, flakiness, priority, requests in flight, and a draw by
+weight. Requests whose prompt an upstream may have cached draw the same (`affinity.py`).
 """
 
 import math

@@ -1,7 +1,7 @@
 """Shares the cool-downs of deployments among all workers, and divides the probes and `max_concurrent`.
 
-Every worker calls one script a second, and at no request. Only the clock of Redis counts. Without Redis each
-worker goes on with what it knows, and grants itself the probes.
+Every worker calls one script a second, and none for a request. All times are by the clock of Redis. Without
+Redis each worker goes on with what it knows, and grants itself the probes.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from chatapi.worker.routing.router import Router
 log = logging.getLogger(__name__)
 
 EXCHANGE_S: Final = 1.0
-# A worker that has been silent for so long has no part in `max_concurrent`.
+# A worker that has been silent for this long has no part in `max_concurrent`.
 SILENT_MS: Final = 5_000
-# A cool-down that nobody has ended for so long after its time belongs to a deployment that nobody asks.
+# A cool-down is deleted if no success has ended it this long after its time: no request asks its deployment.
 FORGET_MS: Final = 600_000
 
 # KEYS: the cool-downs by deployment, each "<end> <number> <no probe before>"; the workers by their last call.
@@ -68,7 +68,7 @@ return answer
 
 
 async def exchange_forever(router: Router, redis: Redis, prefix: str, name: str) -> None:
-    """Exchange every second, whether Redis is available or not."""
+    """Exchange about every second, also while Redis is away."""
     while True:
         try:
             await exchange(router, redis, prefix, name)
@@ -86,8 +86,9 @@ async def cool_downs(redis: Redis, prefix: str) -> dict[str, int]:
 
 
 async def exchange(router: Router, redis: Redis, prefix: str, name: str) -> None:
-    """Share what has changed here, and learn what the others know. Raises `RedisError`, and then keeps the
-    changes.
+    """Share this worker's changes, and learn those of the others.
+
+    Raises `RedisError`, and then keeps the changes for the next exchange.
     """
     changes = router.health.take_changes()
     arguments: list[str | int] = [name, SILENT_MS, FORGET_MS, round(PROBE_S * 1_000), *_written(changes)]

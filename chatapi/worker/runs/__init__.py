@@ -1,1 +1,1 @@
-"""One running generation: its stop, what it has used, and what it publishes."""
+"""One running generation: how it is stopped, its usage, and its deltas on the way to the log."""

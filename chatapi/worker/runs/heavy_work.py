@@ -104,7 +104,7 @@ async def count_prompt(
 
 
 async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:
-    """Return about the number of the prompt's tokens, in bounded time; see `tokens.estimate`."""
+    """Return an estimate of the prompt's tokens, in bounded time; see `tokens.estimate`."""
     if request_bytes <= LIGHT_CHARS:
         return request.prompt_tokens_estimate
     return await in_thread(lambda: request.prompt_tokens_estimate)
@@ -143,9 +143,7 @@ async def count_all(usage: RunUsage) -> None:
 
 
 def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:
-    """Return whether these deltas can be added on the event loop: they are short, and little text is not
-    counted yet.
-    """
+    """Return whether these deltas can be added on the event loop: they and the uncounted text are short."""
     if len(batch) > LIGHT_DELTAS or usage.unencoded_chars > MAX_UNENCODED_CHARS:
         return False
     # Nearly every delta is text, whose attribute is cheaper than the property of all.

@@ -6,7 +6,7 @@ from typing import Final
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Reasoning, Started, Text
 from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS
 
-# The most that is held: if the worker dies, it is lost, and nobody is charged for it.
+# The most that is held: if the worker dies, it is lost, and not charged.
 MAX_CHARS: Final = 16 << 10
 
 

@@ -32,7 +32,7 @@ SHORT_BATCH_DELTAS = 64
 SHORT_DELTA_CHARS = MAX_ENTRY_CHARS // SHORT_BATCH_DELTAS
 # Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
-# A web process gives up after the same time (`web/following/inbox.py`), so nobody waits for later deltas.
+# A web process gives up after the same time (`Follower.LOST_AFTER_S`), so no client waits for later deltas.
 GIVE_UP_S = 4.0
 ATTEMPT_S = 2.0
 
@@ -121,7 +121,7 @@ class Publisher:
             if any(entry.is_last for entry in entries):
                 failpoint("terminal.after_publish")
         except Exception:
-            # Nobody may wait for these deltas any more, and later ones must still be published.
+            # No run may wait for these deltas any more, and later ones must still be published.
             log.exception("could not publish the deltas of %d generations", len(self._writing))
             self._lose(list(self._writing))
 

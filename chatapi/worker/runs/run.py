@@ -54,7 +54,7 @@ class Run:
         is_held: bool = False,
     ) -> None:
         """`runs_on`: it continues although its client leaves. `content`: the request as JSON, None if it is
-        lost. `is_kept`: its state is kept, if it has one. `is_held`: nobody reads the answer before its end.
+        lost. `is_kept`: its state is kept, if it has one. `is_held`: the client gets the answer at its end.
         """
         self.claimed = claimed
         """The claim, with the model that is asked now."""
@@ -108,7 +108,7 @@ class Run:
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Run the block, an engine's stream, until `stop` interrupts it with a TimeoutError."""
+        """Run the block; `stop` interrupts it with a TimeoutError."""
         try:
             async with asyncio.timeout(None) as self._scope:
                 yield
@@ -235,7 +235,7 @@ class Run:
 
     def _stop_if_unwanted(self) -> None:
         """Stop if the client has left and the deployment's rule allows it."""
-        # Before the first attempt nothing is decided: the deployment's rule may be to finish the answer.
+        # Before a deployment is chosen, its rule is not known: it may be to finish the answer.
         rule = self._on_disconnect
         stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
         if self._client_has_left and stops and not self._runs_on:

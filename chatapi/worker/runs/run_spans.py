@@ -1,4 +1,4 @@
-"""What the spans of a run and of its attempts say, by OpenTelemetry's conventions for generative AI."""
+"""Ends the spans of a run and its attempts, by OpenTelemetry's conventions for generative AI."""
 
 import time
 from typing import Final
@@ -10,7 +10,7 @@ from chatapi.worker.runs.run_usage import RunUsage
 from usage.books.ledger import Claimed, Settlement
 from usage.pricing import Tokens
 
-# The run's settlement is left to the reaper, or its generation is another process's.
+# The error of a run that did not settle: the reaper will, or another process has taken it over.
 UNSETTLED: Final = "not_settled"
 
 

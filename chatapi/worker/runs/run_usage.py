@@ -144,9 +144,7 @@ class RunUsage:
 
     @property
     def counters(self) -> list[tokens.Counter]:
-        """The counters that `completion_tokens` reads. Reading each of them in a thread first keeps the event
-        loop free.
-        """
+        """The counters that `completion_tokens` reads. Read in a thread first, they do not block the loop."""
         own = [*self._visible.values(), *self._reasoning.values()]
         return own + self._lost.counters if self._lost else own
 
@@ -199,7 +197,7 @@ class Ending(Enum):
 
 
 class Bounds(Protocol):
-    """What a running generation, or an orphan, can use at most."""
+    """The bounds of the usage of a running generation, or of an orphan."""
 
     @property
     def max_prompt_tokens(self) -> int | None: ...
@@ -295,11 +293,11 @@ def _is_held(bounds: Bounds, used: Tokens) -> bool:
 
 
 def believable_count(reported_tokens: int) -> int:
-    """Return the most tokens of our own count for which the upstream's count is not far below it.
+    """Return the largest count of our own with which the upstream's count is believable.
 
-    Vocabularies differ, hardly by more than a half; short texts may differ more.
+    Counts by different vocabularies rarely differ by more than a half.
     """
-    # The 16 lets short texts pass, where one odd token is a large part.
+    # The 16 is for short texts, in which one odd token is a large part.
     return 2 * reported_tokens + 16
 
 
@@ -309,18 +307,18 @@ def _tokens(reported: Usage) -> Tokens:
 
 def _counted(run: Claimed, usage: RunUsage, end: End, prompt_tokens: int) -> tuple[UsageSource, Tokens]:
     counted = counted_completion(usage, run.max_output_tokens * run.choices_count)
-    # Nothing was delivered, so nothing is charged, the prompt neither.
+    # Nothing was delivered, so nothing is charged, not even the prompt.
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     return UsageSource.COUNTED, counted_tokens(run, usage, prompt_tokens, counted)
 
 
 def counted_tokens(bounds: Bounds, usage: RunUsage, prompt: int, completion: int) -> Tokens:
-    """Return the tokens to charge if the upstream sent no usage at its end, or an implausible one; `prompt`
-    and `completion` are our own counts.
+    """Return the tokens to charge if the upstream sent no usage at its end, or an implausible one.
 
-    The upstream's early figures of the prompt are charged instead of our count, which lacks pictures, unless
-    they are implausible, far below our count, or its usage at the end was implausible.
+    `prompt` and `completion` are our own counts. For the prompt, the upstream's early figures are charged
+    instead, because our count lacks pictures; but not if they are implausible or far below our count, or if
+    its usage at the end was implausible.
     """
     if bounds.max_prompt_tokens is not None:
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.

@@ -17,7 +17,7 @@ from chatapi.worker.engines.sandbox.script import Script, without_markers
 from chatapi.worker.engines.sandbox.text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
 
 CUSTOM_INPUT_TOKENS = 8
-# Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound.
+# The most tokens of all choices, with echoed ones and `top_logprobs`: they cost nothing, so they are bounded.
 MAX_ANSWER_UNITS = 100_000
 # A log probability, of a token or of an alternative, takes as much memory as this number of tokens.
 LOGPROB_UNITS = 5
@@ -27,7 +27,7 @@ Step = tuple[AnyDelta, int]
 
 
 class Answer:
-    """One request's answer. Its end and its tokens are known when `rounds` has been read, once."""
+    """One request's answer. Read `rounds` once; after that, the finishes and the tokens are complete."""
 
     def __init__(self, spec: AnswerSpec, script: Script, max_output_tokens: int) -> None:
         """Raises `SchemaError`."""
@@ -89,7 +89,7 @@ class _Content:
         self._prompts = [_shared(text) for text in spec.texts] if spec.begins_with_prompt else []
         self.stopped_by: dict[int, str] = {}
         """The stop string that ended a choice's text."""
-        # For each text what all of its choices say, if they say the same.
+        # The content for each text, if all of its choices have the same one.
         self._alike: list[Iterator[Piece]] = []
         if spec.structure is not None and not self._calls:
             self._alike = [_shared(self._json(spec.structure))]

@@ -1,7 +1,7 @@
 """The sandbox's embeddings: unit vectors, nearer to each other the more words their texts share. Pure.
 
 Each word adds to some places of the vector, which its hash chooses, and the whole text a little to all of
-them, so that different texts have different vectors. Of fewer dimensions there are the first ones.
+them, so that different texts have different vectors. A request for fewer dimensions gets the first ones.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from chatapi.worker.engines.sandbox.request import prompt_text
 from chatapi.worker.engines.sandbox.script import without_markers
 
 DIMENSIONS: Final = 1_536
-# Words of all inputs that count: nobody pays for them, hence a bound.
+# The most words of all inputs that are read: they cost nothing, so they are bounded.
 MAX_WORDS: Final = 100_000
 # What a word adds to or takes from each of its eight places; the whole text adds from -4 to 4 to all.
 WORD_WEIGHT: Final = 128.0
@@ -31,7 +31,7 @@ class DimensionsError(ValueError):
 
 
 class Embeddings:
-    """The answer to embed inputs, in the place of an `Answer`: one vector a round, and no choices."""
+    """The answer to a request for embeddings, used like an `Answer`: one vector a round, and no choices."""
 
     choices_count = 1
     completion_tokens = 0
@@ -63,7 +63,7 @@ def _values(text: str, words: Iterable[str]) -> list[float]:
         places = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=16).digest()
         for place in range(0, len(places), 2):
             number = places[place] << 8 | places[place + 1]
-            # The first places of a word are among the first ones of the vector, for those who ask for few.
+            # The first places of a word are at the vector's beginning, so that short vectors have them, too.
             within = min(DIMENSIONS, 8 << place)
             values[(number >> 1) % within] += WORD_WEIGHT if number & 1 else -WORD_WEIGHT
     return values

@@ -24,9 +24,9 @@ from chatapi.worker.engines.sandbox.script import MarkerError, Script, read
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
-# About as many go out at once when there is no delay; then the event loop may turn.
+# About this many deltas are sent at once if there is no delay; then other tasks run.
 BATCH_DELTAS = 64
-# Of a path into a JSON schema, which the client has made.
+# The most characters of a path into the client's JSON schema that an error names.
 MAX_PARAM_CHARS = 200
 
 
@@ -58,7 +58,7 @@ class SandboxEngine:
         yield [*answer.finished, _usage(script, answer, prompt_tokens)]
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no connections."""
 
 
 class _Playing:
@@ -132,7 +132,7 @@ class _Playing:
 
 
 def _answer_to(call: Call) -> tuple[Script, Answer | Embeddings]:
-    """Raises `EngineError` with a 400 for what the sandbox can't do: a marker, a schema, long vectors."""
+    """Return the script and the answer; raise `EngineError` (400) for a wrong marker, schema or dimension."""
     request = call.request
     try:
         script = read(call.target.upstream_model or request.model, scripting_text(request))

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Sequence
 
 from chatapi.wire.deltas import AnyDelta
 
-# What the answers of one organization may have at once, and what is added each second. A log lives for
-# `CHATAPI_STREAM_TTL_MS`, so an organization has up to 91 MiB of its worker in Redis by default.
+# The bytes of one organization's answers that may be written at once, and those that each second adds. A log
+# lives for `CHATAPI_STREAM_TTL_MS`, so by default a worker has up to 91 MiB of an organization in Redis.
 BURST_BYTES = 16 << 20
 BYTES_PER_S = 256 << 10
 BURST_S = BURST_BYTES / BYTES_PER_S
@@ -18,7 +18,7 @@ class Pace:
     """The pace of a worker's answers, for each organization by itself."""
 
     def __init__(self) -> None:
-        # Until when the pace allows what the organization has had; up to `BURST_S` in the future is at once.
+        # When the pace has made up for the organization's bytes. Up to `BURST_S` before, no batch waits.
         self._spent_until_s: dict[Hashable, float] = {}
 
     def wait_s(self, organization_id: Hashable) -> float:
@@ -27,7 +27,7 @@ class Pace:
         return max(0.0, spent_until_s - BURST_S - asyncio.get_running_loop().time())
 
     def count(self, organization_id: Hashable, batch: Sequence[AnyDelta]) -> None:
-        """Count a batch that has waited: one that ends before costs nothing."""
+        """Count a batch after its wait: if the answer ends during the wait, the batch costs nothing."""
         now = asyncio.get_running_loop().time()
         n_bytes = sum([delta.content_chars for delta in batch]) + DELTA_BYTES * len(batch)
         spent_until_s = max(self._spent_until_s.get(organization_id, 0.0), now)

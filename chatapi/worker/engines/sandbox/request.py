@@ -1,7 +1,4 @@
-"""What the sandbox obeys in a request, in the terms of its answer. Pure.
-
-The sandbox looks into requests only here.
-"""
+"""Reads the parameters of a request that shape the sandbox's answer. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +62,7 @@ EXAMPLE_TOOL: Final = ToolToCall(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSpec:
-    """What an answer follows besides its script."""
+    """The properties of an answer that come from the request, and not from the script."""
 
     is_chat: bool
     seed: int
@@ -81,7 +78,7 @@ class AnswerSpec:
 
 
 def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
-    """Return what the request asks of an answer under this script."""
+    """Return the properties of the answer to this request under this script."""
     prompt = request.prompt
     structure = None
     match request.response_format:
@@ -106,7 +103,7 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
 
 
 def _seed(request: GenerationRequest) -> int:
-    """Return a checksum of the request, from which all comes that looks random: it gets the same answer."""
+    """Return a checksum of the request, the only source of randomness: equal requests get equal answers."""
     seed, text = crc32(b"%d:" % (request.seed or 0)), request.prompt_text
     for start in range(0, len(text), _PIECE_CHARS):
         seed = crc32(text[start : start + _PIECE_CHARS].encode("utf-8", "replace"), seed)
@@ -116,7 +113,7 @@ def _seed(request: GenerationRequest) -> int:
 def scripting_text(request: GenerationRequest) -> str:
     """Return the text that may have markers: the last user message, or the first of other prompts.
 
-    Pictures that a tool has returned are a user message without text: it does not count.
+    A user message without text does not count: it has the pictures that a tool has returned.
     """
     prompt = request.prompt
     if not isinstance(prompt, Messages):

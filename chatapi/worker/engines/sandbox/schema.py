@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 MAX_SCHEMA_BYTES = 65_536
-# Schemas inside each other, references and alternatives among them.
+# The most nested schemas, counting references and alternatives.
 MAX_DEPTH = 32
-# Values of an instance; a value whose schema is larger counts as one more for each KiB.
+# The most values of an instance; each KiB of a value's schema counts as one more.
 MAX_VALUES = 1_000
 
 FORMATS: Final = {
@@ -222,7 +222,7 @@ def _named_value(schema: Schema, path: str) -> object:
 
 
 def _first_made(attempts: Iterable[Callable[[], object]], path: str) -> object:
-    """Return what the first attempt makes that ends; in a recursive type that is often the second, `null`."""
+    """Return the value of the first attempt that succeeds: for recursive types often the second, `null`."""
     failure = _DeadEndError(_NOTHING_FITS, path)
     for attempt in attempts:
         try:
@@ -263,5 +263,5 @@ def _exact(number: object) -> Fraction:
 
 
 def _plain(number: Fraction) -> float:
-    """Return an integer where it is one, but not 300 digits of it."""
+    """Return an `int` for a whole number of less than 64 bits, otherwise a `float`."""
     return int(number) if number.denominator == 1 and abs(number) < 2**63 else float(number)

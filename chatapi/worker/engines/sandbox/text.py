@@ -61,10 +61,10 @@ def at_most(tokens: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
 def until_stop(
     stops: Sequence[str], pieces: Iterable[Piece], on_stop: Callable[[str], object]
 ) -> Iterator[Piece]:
-    """Yield the pieces before the first of the stop strings; a piece that contains its begin is shortened.
-    Behind the last one, call `on_stop` with that string.
+    """Yield the pieces before the first stop string, then call `on_stop` with it; without one, yield all.
 
-    Pieces are held back as long as their text could be the beginning of a stop string.
+    A piece that contains the beginning of the stop string is shortened. Pieces are held back as long as their
+    text could be the beginning of one.
     """
     if not stops:
         yield from pieces
