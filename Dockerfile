@@ -1,4 +1,4 @@
-# One image for every process: `docker compose up` chooses which by its command.
+# One image for all processes; its command chooses the process (docker-compose.yml).
 FROM python:3.11-slim-bookworm AS build
 # --build-arg TRACING=yes adds OpenTelemetry (docs/tracing.md), PAYMENT=yes Stripe's package
 # (docs/payment.md).
@@ -26,5 +26,5 @@ EXPOSE 8000
 # For `serve` and `serve --only web`; docker-compose.yml has the checks of the other processes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
-# Exec form: SIGTERM must reach the process, so that running answers may finish.
+# In exec form, so that SIGTERM reaches the process and running answers can finish.
 CMD ["python", "manage.py", "serve", "--host", "0.0.0.0"]

@@ -1,16 +1,16 @@
-# The doors to the project: `make help`. Needs Debian's python3, python3-venv and make; everything else comes
-# into .venv.
+# The project's commands; `make help` lists them. They need Debian's python3, python3-venv and make; all else
+# is installed into .venv.
 # POSIX sh only: Debian's sh is dash.
 
 PORT ?= 8000
-# Debian's own first: it is compiled with profiles (PGO, LTO), and a paced token costs a tenth less CPU than
-# with what `pyenv install` compiles.
+# Debian's own Python first: it is compiled with PGO and LTO, and needs a tenth less CPU for a paced token
+# than one that `pyenv install` compiles.
 suits = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(shell for each in /usr/bin/python3 python3; do $$each -c '$(suits)' 2>/dev/null && \
 	echo $$each; done) python3)
 ARGS ?=
 
-# Every process of a service or a test would compile its hundreds of modules again.
+# With it, every process of a service or a test would compile its hundreds of modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests often wait for processes and timers, so one more runs at a time than there are cores.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 1)
@@ -84,10 +84,10 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 		$(about_rows) $(ARGS)
 	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
-# These crash the whole server, so it is theirs alone.
+# These tests crash the whole server, so they do not share it with others.
 crashes = tests/faults/test_postgres_trouble.py
 
-# Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits
+# The end-to-end tests that depend on rows and transactions; of the failpoints, only those around commits
 # (FAULTS=few).
 about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) \
 	$(addprefix tests/chatapi/test_,admin.py api.py api_receipts.py budgets_end_to_end.py \
@@ -100,7 +100,7 @@ bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.
 live: .venv/.dev ## a real inference server with a tiny model, directly and through chatapi (installs PyTorch)
 	@.venv/bin/python -m bench.live
 
-# Each bigger set takes the versions of the smaller one, so that what is tested is what runs.
+# Each bigger set has the versions of the smaller one, so that the tests run with the versions in production.
 lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/base.in -o requirements/base.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt requirements/tracing.in \
@@ -154,8 +154,8 @@ clean: ## remove .venv and caches; var/, the service's state, stays
 .venv/.dev: requirements/dev.txt .venv/bin/uv
 	@$(call install,dev,)
 
-# install(SET, BIGGER SETS): if a bigger set is there already it is brought up to date instead, so that
-# nothing is taken away.
+# install(SET, BIGGER SETS) installs a set. If a bigger set is installed already, that one is updated instead,
+# so that no package is removed.
 define install
 set=$(1); \
 for bigger in $(2); do if [ -e .venv/.$$bigger ]; then set=$$bigger; fi; done; \
@@ -164,8 +164,8 @@ echo "Installing requirements/$$set.txt into .venv"; \
 for smaller in base test dev; do touch .venv/.$$smaller; if [ $$smaller = $$set ]; then break; fi; done
 endef
 
-# ---- clients that are too heavy for `make test`: a browser, other packages' versions, more of npm's;
-# gateways to compare with
+# ---- clients that are too heavy for `make test` (a browser, other versions of packages, more packages of
+# npm), and gateways to compare with
 
 .PHONY: test-clients
 test-clients: .venv/clients/.installed

@@ -1,10 +1,10 @@
-"""Sets the service up by hand on the machine that it runs on, as the documents say, and checks each step:
-docs/operations.md, docs/metrics.md and docs/backup.md. `.ci/by_hand` makes the machine.
+"""Sets the service up by hand on this machine, which `.ci/by_hand` has made, and checks each step of
+docs/operations.md, docs/metrics.md and docs/backup.md.
 
 python3 .ci/by_hand.py PREVIOUS    PREVIOUS is the commit to go back to, and to upgrade from
 
 Commands and files are the code blocks and the quoted commands of the documents, so a wrong line in a document
-fails here. What a reader has to choose is put in: passwords, addresses, the certificate.
+fails here. Only the reader's choices are filled in: passwords, addresses, the certificate.
 """
 
 import http.cookiejar
@@ -54,14 +54,14 @@ class Document:
         self.blocks += re.findall(r"^```[^\n]*\n(.*?)^```$", self.text, re.M | re.S)
 
     def block(self, line: str) -> str:
-        """Return the only code block that has the text."""
+        """Return the code block that contains the text; exit unless there is exactly one."""
         found = [block for block in self.blocks if line in block]
         if len(found) != 1:
             fail(f"docs/{self.name} has {len(found)} code blocks with: {line}")
         return found[0]
 
     def quoted(self, command: str) -> str:
-        """Return the command, which a sentence has to quote."""
+        """Return the command; exit unless a sentence of the document quotes it."""
         if f"`{command}`" not in re.sub(r"\s+", " ", self.text):
             fail(f"docs/{self.name} does not quote: {command}")
         return command
@@ -109,7 +109,7 @@ def install() -> None:
 
 
 def set_up_redis() -> None:
-    """Append the settings of Redis to its file, and see that they are in force."""
+    """Append the settings of Redis to its file, and check that they are in effect."""
     append("/etc/redis/redis.conf", OPERATIONS.block("maxmemory-policy"))
     run(OPERATIONS.quoted("systemctl restart redis-server"))
     expect("noeviction", run("redis-cli config get maxmemory-policy"))
@@ -137,7 +137,7 @@ def start_processes() -> None:
 
 
 def set_up_nginx() -> None:
-    """Put the example into nginx's folder, with our addresses and a certificate."""
+    """Copy the example to nginx's folder, with the addresses here and a certificate."""
     run(
         f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={HOST} "
         f"-addext subjectAltName=DNS:{HOST} -keyout {CERTIFICATE.with_suffix('.key')} -out {CERTIFICATE}"
@@ -154,14 +154,14 @@ def set_up_nginx() -> None:
 
 
 def make_key() -> None:
-    """Make a key by the document's command, and keep it for the other steps."""
+    """Make a key by the document's command, and store it for the other steps."""
     command = OPERATIONS.block("manage.py createkey").splitlines()[0]
     [key] = re.findall(r"ck_live_\w+", run_with_settings(command))
     KEY.write_text(key)
 
 
 def doctor() -> None:
-    """Run doctor, which has to end as the document says."""
+    """Run doctor; exit unless it ends as the document says."""
     command = OPERATIONS.block("manage.py createkey").splitlines()[1]
     said = run_with_settings(command)
     if OPERATIONS.quoted("0 wrong, 0 warnings") not in said.splitlines()[-1]:
@@ -169,7 +169,7 @@ def doctor() -> None:
 
 
 def read_the_journal() -> None:
-    """Start a process that can't start, because its port is taken; systemd starts it again and again."""
+    """Start a process whose port is taken, and check that the document's command shows the reason."""
     Path("/etc/chatapi/web3").write_text("OPTIONS=--only web --port 8001\n")
     run("systemctl start chatapi@web3")
     restarts = "systemctl show --value --property NRestarts chatapi@web3"
@@ -246,7 +246,7 @@ def is_scraped() -> bool:
 
 
 def rules_are_right() -> bool:
-    """Return whether all rules are evaluated and none fires."""
+    """Return whether all rules are evaluated; exit if one fires."""
     rules = [rule for group in prometheus("rules")["groups"] for rule in group["rules"]]
     firing = [rule["name"] for rule in rules if rule["state"] == "firing"]
     if firing:
@@ -268,7 +268,7 @@ def prometheus(path: str, **parameters: str) -> Any:
 
 
 def stream() -> None:
-    """Stream an answer through nginx, which has to pass each token on at once."""
+    """Stream an answer through nginx; exit unless nginx passes the tokens on at once."""
     connection = connect()
     pieces = stream_on(connection)
     connection.close()
@@ -282,7 +282,7 @@ def connect() -> HTTPSConnection:
 
 
 def stream_on(connection: HTTPSConnection) -> int:
-    """Return in how many pieces an answer came; raises ValueError unless it is complete."""
+    """Return the number of pieces of an answer; raises `ValueError` unless the answer is complete."""
     prompt = {"role": "user", "content": f"[sandbox tokens={TOKENS} delay_ms=40]"}
     body = {"model": "sandbox", "stream": True, "messages": [prompt]}
     headers = {"Authorization": f"Bearer {KEY.read_text()}", "Content-Type": "application/json"}
@@ -328,13 +328,13 @@ def load() -> Iterator[None]:
 
 
 def sign_in() -> None:
-    """Sign in as the operator, as a browser does, and see that the cookies are for https only."""
+    """Sign in as the operator, as a browser does, and check that the cookies are for https only."""
     cookies = http.cookiejar.CookieJar()
     context = ssl.create_default_context(cafile=str(CERTIFICATE))
     browser = urllib.request.build_opener(
         urllib.request.HTTPCookieProcessor(cookies), urllib.request.HTTPSHandler(context=context)
     )
-    # From http to https, by nginx.
+    # nginx redirects from http to https.
     page = browser.open(f"http://{HOST}/console/sign-in?next=/admin/", timeout=30)
     expect(f"https://{HOST}/console/sign-in", page.url)
     [token] = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.read().decode()))
@@ -349,7 +349,7 @@ def sign_in() -> None:
 
 
 def go_back() -> None:
-    """Run the release before, in the order of "Going back"."""
+    """Go back to the release before, in the order of "Going back"."""
     with load():
         run(f"git reset --quiet --hard {sys.argv[1]} && make .venv/.base", online=True)
         restart_webs()
@@ -365,7 +365,7 @@ def nothing_waits() -> bool:
 
 
 def upgrade() -> None:
-    """Run the newest release, in the order of "Upgrading"."""
+    """Upgrade to the newest release, in the order of "Upgrading"."""
     fetch, _, rest = OPERATIONS.block("git pull").partition("\n")
     direct = f"set +a; export DATABASE_URL={DIRECT}chatapi;"
     with load():
@@ -417,10 +417,10 @@ def restore() -> None:
 
 
 def run(command: str, *, folder: str | Path = PROJECT, answers: str = "", online: bool = False) -> str:
-    """Return the output of a root shell's commands; exit if one fails. Packages need the network."""
+    """Return the output of commands in a root shell; exit if one fails. `online`: with the network."""
     words = ["bash", "-euo", "pipefail", "-c", command]
     if online:
-        # The machine's own network is loopback alone; the one that made it has left its own here.
+        # This machine's own network is loopback only; `.ci/by_hand` has passed its host's as descriptor 9.
         words = ["nsenter", "--net=/proc/self/fd/9", *words]
     try:
         done = subprocess.run(
@@ -433,7 +433,7 @@ def run(command: str, *, folder: str | Path = PROJECT, answers: str = "", online
             timeout=600 if online else 120,
             check=False,
             pass_fds=(9,),
-            start_new_session=True,  # without a terminal, all questions are asked on stdin
+            start_new_session=True,  # without a terminal, commands ask on stdin
         )
     except subprocess.TimeoutExpired as late:
         fail(f"{command}\nhas not ended within {late.timeout:.0f} s")
@@ -448,7 +448,7 @@ def run_with_settings(command: str) -> str:
 
 
 def wait_for_processes() -> None:
-    """Wait until both web processes are ready, and see that all processes run."""
+    """Wait until both web processes are ready; exit unless all processes run."""
     wait_for(lambda: is_ready(8001) and is_ready(8002), "both web processes to be ready")
     run("systemctl is-active " + " ".join(f"chatapi@{name}" for name in PROCESSES))
 
@@ -477,14 +477,14 @@ def append(path: str, text: str) -> None:
 
 
 def replace_once(text: str, written: str, ours: str) -> str:
-    """Replace what has to be in the text once."""
+    """Replace a part of the text; exit unless the part is there exactly once."""
     if text.count(written) != 1:
         fail(f"{text.count(written)} times in the file: {written}")
     return text.replace(written, ours)
 
 
 def expect(wanted: str, said: str) -> None:
-    """Exit unless the text has what is wanted."""
+    """Exit unless the text contains `wanted`."""
     if wanted not in said:
         fail(f"expected {wanted!r} in: {said}")
 

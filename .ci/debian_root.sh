@@ -1,6 +1,6 @@
-# Functions that make a bare Debian 12 in a folder; .ci/bare_debian and .ci/by_hand source them. Need root.
+# Functions that make a bare Debian 12 in a folder, for .ci/bare_debian and .ci/by_hand. They need root.
 
-# How this machine reaches its package indexes; none of it is the project's business.
+# The variables by which this machine reaches its package indexes; the machine in the folder gets them, too.
 settings='^(PIP|UV|NPM_CONFIG|NODE_EXTRA|SSL_CERT)_|^(https?|no|all)_proxy='
 
 fail() {
@@ -20,14 +20,14 @@ install_tool() {
 make_root() {
     [ "$(id -u)" = 0 ] || fail "needs root, to make a machine in a folder"
     install_tool debootstrap debootstrap
-    # From where this machine takes its own packages, if it is a Debian 12 too.
+    # The mirror of this machine, if it is a Debian 12, too.
     local mirror said
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' |
         head -n 1)
     mirror=${mirror:-http://deb.debian.org/debian}
     said=$(debootstrap --variant=minbase --include="$2" bookworm "$1" "$mirror" 2>&1) ||
         fail "debootstrap failed: $said"
-    # What Debian's installer and boot would do.
+    # Debian's installer, or its boot, would do this.
     echo '127.0.0.1 localhost' >"$1/etc/hosts"
     chmod 755 "$1"
     chmod 1777 "$1/dev/shm"

@@ -1,4 +1,4 @@
-"""Prints how plain the code is: sizes, functions used once, docstrings, comments, inheritance.
+"""Prints figures of how plain the code is: sizes, functions used once, docstrings, comments, inheritance.
 
     make figures
 
@@ -72,7 +72,7 @@ def _product_files() -> list[Path]:
 
 
 def _files_of_the_way_in() -> set[str]:
-    """Return our files that "One request" names; `test_way_in.py` checks that none is missing."""
+    """Return the project's files that "One request" names; `test_way_in.py` checks that none is missing."""
     section = Path("docs/architecture.md").read_text().split("## One request", 1)[1].split("\n## ", 1)[0]
     return set(re.findall(rf"`((?:{'|'.join(PRODUCT)})/[\w/]+\.py)`", section))
 
@@ -115,7 +115,7 @@ def _begins_with_verb(docstring: str) -> bool:
 
 
 def _inheritance_levels(trees: Mapping[Path, ast.Module]) -> int:
-    """Return the longest chain of classes of this project, exceptions left out, less one."""
+    """Return the length of the longest chain of base classes in this project; exceptions do not count."""
     modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): trees[path] for path in trees}
     imports = {name: _imported_names(tree) for name, tree in modules.items()}
     bases = {
@@ -129,7 +129,7 @@ def _inheritance_levels(trees: Mapping[Path, ast.Module]) -> int:
         return [found for base in bases[name] if (found := resolved(*base)) in bases and found != name]
 
     def resolved(module: str, name: str) -> tuple[str, str]:
-        """Return the module that defines the class, and its name there: packages export some again."""
+        """Return the module that defines the class, and its name there; follows imports and exports."""
         first, _, rest = name.partition(".")
         if (module, name) in bases or first not in imports.get(module, {}):
             return module, name
@@ -146,7 +146,7 @@ def _inheritance_levels(trees: Mapping[Path, ast.Module]) -> int:
 
 
 def _imported_names(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Return each name that `from … import …` binds, with its module and its name there."""
+    """Return the names that `from … import …` binds, each with its module and its name in that module."""
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
         for node in ast.walk(tree)

@@ -1,6 +1,6 @@
-"""Does what README's first lines say, in the fresh copy of the project that this file is part of: `make run`,
-paste the printed command, Ctrl-C; and `make run` again, which must know the first one's key. Needs Python's
-own library only.
+"""Follows README's first lines in the fresh copy of the project that contains this file: `make run`, paste
+the printed command, Ctrl-C; and `make run` again, which must still know the first key. Needs only Python's
+own library.
 
 python3 .ci/first_run.py
 """
@@ -27,7 +27,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def main() -> None:
-    """Exit with status 1 and the service's own output if anything differs from the promise."""
+    """Exit with status 1 and the service's output if anything differs from README."""
     with MakeRun() as first:
         key = first.key()
         if key is None:
@@ -42,14 +42,14 @@ def main() -> None:
 
 
 class MakeRun:
-    """One `make run`, ready to be asked; killed if Ctrl-C has not ended it."""
+    """A `make run` that is ready for requests in the block; killed if Ctrl-C has not ended it."""
 
     def __init__(self) -> None:
-        """Starts it."""
+        """Start it on a free port."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
         self.lines: list[str] = []
-        # A session of its own, as a terminal gives: Ctrl-C reaches make and all that it runs.
+        # A new session, as in a terminal: Ctrl-C reaches make and all processes that it has started.
         self.process = subprocess.Popen(
             ["make", "run", f"PORT={self.port}"],
             cwd=ROOT,
@@ -76,12 +76,12 @@ class MakeRun:
         self._kill()
 
     def key(self) -> str | None:
-        """Return the key that the service has printed; only a first start prints one."""
+        """Return the key that the service has printed; None after a start that was not the first."""
         found = re.search(r"API key +(ck_live_\w+)", "\n".join(self.lines))
         return found[1] if found else None
 
     def ask(self, key: str) -> None:
-        """Stream an answer with Python's own client, and with the printed command where there is a curl."""
+        """Stream an answer with Python's own client and, if curl is installed, with the printed command."""
         if not self._stream(key).endswith("data: [DONE]"):
             self.fail("the stream that Python's http.client got has no good end")
         if shutil.which("curl") is None:
@@ -103,14 +103,14 @@ class MakeRun:
         os.killpg(self.process.pid, signal.SIGINT)
         code = self.process.wait(STOPPED_WITHIN_S)
         self.reader.join(STOPPED_WITHIN_S)
-        # make itself always ends by the signal; what it runs must have ended cleanly before.
+        # make always ends by the signal; the service must have ended cleanly before.
         if code not in {0, 130, -signal.SIGINT} or "Stopped." not in self.lines:
             self.fail(f"Ctrl-C ended it with {code}")
         if any("Traceback" in line for line in self.lines):
             self.fail("there was a traceback")
 
     def fail(self, problem: str) -> NoReturn:
-        """Say what was wrong and all that it has printed."""
+        """Exit with the problem and with all that the service has printed."""
         self._kill()
         sys.exit("\n  ".join([problem, *self.lines]))
 

@@ -42,14 +42,14 @@ _NOT_CHANGED_HERE = "Your address can't be changed here."
 
 
 def guarded(view: View) -> View:
-    """Return the view of django-allauth with our page for a failure of Redis."""
+    """Wrap a view of django-allauth: show our page with the status 503 when Redis fails."""
 
     @never_cache
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             response = view(request, *args, **kwargs)
-            # Templates ask for forms' fields, and those ask Redis.
+            # Rendered here, because a form's fields may read Redis.
             return response.render() if hasattr(response, "render") else response
         except RedisError:
             return render(request, "console/error.html", _UNAVAILABLE, status=503)
@@ -58,9 +58,9 @@ def guarded(view: View) -> View:
 
 
 def for_visitors(view: View) -> View:
-    """Return the guarded view for a bounded number of requests of an address.
+    """Wrap a view with `guarded`, and limit its requests by IP address.
 
-    Each one begins a session, and may ask an identity provider.
+    Each request begins a session, and may call an identity provider.
     """
 
     @wraps(view)
@@ -72,10 +72,10 @@ def for_visitors(view: View) -> View:
 
 
 def from_here(view: View) -> View:
-    """Return the view for visitors whom no other site sends.
+    """Wrap a view: send visitors who come from another site to the sign-in page.
 
-    That site could sign them in as somebody else, who would read what they enter. A browser without HTTPS, or
-    an old one, does not name the site.
+    The other site could sign a visitor in to its own account, and then read there what the visitor enters.
+    Old browsers, and all browsers without HTTPS, do not send `Sec-Fetch-Site`, and are not checked.
     """
 
     @wraps(view)
@@ -88,7 +88,7 @@ def from_here(view: View) -> View:
 
 
 def from_provider(view: View) -> View:
-    """Return the view with our page for answers that no identity provider should give."""
+    """Wrap a view with `for_visitors`: show our page with the status 502 when an identity provider fails."""
 
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -101,9 +101,10 @@ def from_provider(view: View) -> View:
 
 
 def with_own_address(view: View) -> View:
-    """Return the view for people whose address is confirmed, if they have one and mail can confirm it.
+    """Wrap a view: refuse people with an unconfirmed e-mail address, if the service sends mail.
 
-    Otherwise a passkey of somebody who entered another's address would outlive the owner's new password.
+    Otherwise a person could enter another's address and add a passkey, which would still work after the
+    address's owner has set a new password.
     """
 
     @wraps(view)
@@ -118,9 +119,10 @@ def with_own_address(view: View) -> View:
 
 
 def after_signing_in_again(view: View) -> View:
-    """Return the view for people who have just proved again who they are.
+    """Wrap a view: ask for reauthentication first, unless it was recent.
 
-    A form that comes too early is not kept for later: its password would be in the session, in the database.
+    A form that was sent before that is dropped. django-allauth would store it in the session, which is in the
+    database, with the password in it.
     """
 
     @wraps(view)
@@ -137,7 +139,7 @@ def after_signing_in_again(view: View) -> View:
 @never_cache
 @login_required
 def account_page(request: HttpRequest) -> HttpResponse:
-    """Show what the person signs in with, and where they are signed in."""
+    """Show the person's ways to sign in and their sessions."""
     person: Any = request.user
     factors = list(Authenticator.objects.filter(user=person).order_by("pk"))
     codes = next((each for each in factors if each.type == Authenticator.Type.RECOVERY_CODES), None)
@@ -160,7 +162,7 @@ def account_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def address_page(request: HttpRequest) -> HttpResponse:
-    """Mail a link that confirms the person's address, or makes another one theirs."""
+    """Mail a link that confirms the person's address, or changes it to another one."""
     person: Any = request.user
     if not settings.SENDS_EMAIL or providers.required_for(person) is not None:
         messages.error(request, _NOT_CHANGED_HERE)
@@ -187,9 +189,11 @@ def address_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm the address of the link, after a press of a button: programs open links in mail, too.
+    """Confirm the link's address when its form is sent; a GET only shows the form, as programs open links in
+    mail, too.
 
-    Its person has to be signed in, so that nobody confirms their address for a stranger's account.
+    The person who asked for the link has to be signed in, so that nobody confirms their own address for a
+    stranger's account.
     """
     content = email_addresses.read(PURPOSE, token) or {}
     person: Any = request.user

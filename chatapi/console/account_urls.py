@@ -1,4 +1,4 @@
-"""The routes of django-allauth's pages that are offered, by the names that it looks for.
+"""The routes of those pages of django-allauth that are used, with the names that it expects.
 
 Its other pages have no route: our own forms sign people up and in, and send mail.
 """

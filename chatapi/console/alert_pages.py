@@ -28,7 +28,7 @@ _NO_MAIL = (
 
 
 class SpendAlertForm(forms.Form):
-    """A new alert: its amount, whose spending counts, and who gets the mail."""
+    """A new alert: its amount, the organization or project whose spending counts, and the recipients."""
 
     threshold = USDField(label="Amount in USD", widget=forms.TextInput, help_text="Of a month.")
     project = forms.ChoiceField(label="Spending of", required=False)
@@ -95,8 +95,8 @@ def remove(request: HttpRequest, console: Console, alert_id: int) -> HttpRespons
 
 
 def alert_lines(console: Console) -> list[tuple[SpendAlert, str, list[str]]]:
-    """Return each alert with the name of its project and the addresses of its recipients; only those of the
-    chosen project, if there is one.
+    """Return each alert with the name of its project and the addresses of its recipients; if a project is
+    chosen, only that project's alerts.
     """
     rows = SpendAlert.objects.filter(organization=console.organization).select_related("project")
     found = list((rows if console.project is None else rows.filter(project=console.project)).order_by("pk"))

@@ -17,7 +17,7 @@ from usage.pages.filters import Chip
 @require_safe
 @page(PERMISSION)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the entries that the URL asks for."""
+    """Show a page of the entries that match the URL's filters."""
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": console.url("audit")}
     if not form.is_valid():

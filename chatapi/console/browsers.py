@@ -1,4 +1,4 @@
-"""Names of browsers and systems, by what browsers call themselves; the first one that is found counts."""
+"""Recognizes browsers and systems in a User-Agent header; the first pattern that matches counts."""
 
 import re
 

@@ -67,7 +67,7 @@ class OwnerForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
             del self.fields["each_end_user"]
 
     def clean(self) -> dict[str, Any]:
-        """Refuse limits of end users that the project does not count."""
+        """Refuse a limit for each end user if the project does not count its end users."""
         project = self.cleaned_data.get("project")
         if project and self.cleaned_data.get("each_end_user") and not project.counts_end_users:
             self.add_error("each_end_user", "This project does not count its end users: see Settings.")
@@ -88,7 +88,7 @@ class BudgetForm(OwnerForm, ConstrainedForm):
     field_order = ["project", "each_end_user", "period", "limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        """Set the owner, which has no limit of this period yet."""
+        """Set the owner; refuse one that has a limit of this period already."""
         data = super().clean()
         owner = self.key or data.get("project")
         if owner is None or self.errors:

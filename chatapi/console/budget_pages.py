@@ -20,12 +20,12 @@ from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
 from usage.pages.filters import is_id
 
 PAGE = 20
-# The most owners without a limit that are shown at once; more of them are behind a click.
+# With more owners without a limit, their table is closed at first.
 MAX_OPEN = 5
 
 
 def may_change(console: Console, limit: BudgetLimit) -> bool:
-    """Return whether the person may change it: limits of the organization are the operator's."""
+    """Return whether the person may change the limit; only operators change limits of an organization."""
     is_theirs = not limit.is_of_organization or access.is_operator(console.person)
     return is_theirs and console.may("usage.change_budgetlimit")
 
@@ -33,7 +33,7 @@ def may_change(console: Console, limit: BudgetLimit) -> bool:
 @require_safe
 @page("usage.view_budgetlimit")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the limits with what is spent of each, those that are nearly reached first."""
+    """Show a page of the limits with the spending of each, those that are nearly reached first."""
     project_id, after = console.project and console.project.pk, request.GET.get("after", "")
     last = int(after) if is_id(after) else None
     is_first = not after
@@ -63,7 +63,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 def _unlimited(console: Console) -> list[LimitUse]:
-    """Return what was spent this month by the organization and its projects that have no limit."""
+    """Return the spending of this month of the organization and its projects, without those with a limit."""
     organization, projects = console.organization, console.projects[:MAX_CHOICES]
     narrowed = [console.project] if console.project else projects
     names = {row.pk: row.name for row in narrowed if row.is_active}
@@ -73,7 +73,7 @@ def _unlimited(console: Console) -> list[LimitUse]:
         found.insert(0, (Scope.ORGANIZATION, organization.pk, organization.name))
     free = [BudgetLimit.new(LimitKey(scope, row_id, Period.MONTH)) for scope, row_id, _ in found]
     for row, (_, _, name) in zip(free, found, strict=True):
-        # The name that `owner_name` would otherwise read, one by one.
+        # Else `owner_name` would read each name with a query of its own.
         row.__dict__["subject_name"] = name
     return uses(free, organization.time_zone)
 
@@ -108,7 +108,7 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
     line, is_changeable = Line.of(use, f"{organization} / "), may_change(console, use.limit)
     if request.method == "POST" and not is_changeable:
         raise PermissionDenied
-    # A copy: a refused form leaves its other amounts in its row, and the page shows what is saved.
+    # A copy, because a refused form changes its instance, and the page shows the saved amounts.
     form = AmountsForm(request.POST or None, instance=copy(use.limit)) if is_changeable else None
     if form is not None and form.is_valid():
         form.save()

@@ -1,5 +1,5 @@
-"""Prepaid credit: the balance, paying more in at Stripe, and the payments before. Without Stripe, the grants
-and refunds of the operator.
+"""Prepaid credit: the balance, a payment at Stripe, and the earlier payments. Without Stripe, the operator's
+grants and refunds.
 """
 
 import logging
@@ -32,7 +32,7 @@ _LEAST, _MOST = (usd(cents * NANODOLLARS_PER_CENT) for cents in (LEAST_CENTS, MO
 
 
 class AmountForm(forms.Form):
-    """How much to pay in: the amount of a button, or another one."""
+    """The amount of a payment: that of a button, or another one."""
 
     preset = USDField(required=False, widget=forms.TextInput)
     amount = USDField(
@@ -54,8 +54,8 @@ class AmountForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("payment.view_payment")
 def credit_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show balance and payments, and send a person who pays to Stripe; without Stripe, show the operator's
-    grants and refunds.
+    """Show the balance and the payments, and redirect a new payment to Stripe; without Stripe, show the
+    operator's grants and refunds.
     """
     if not configuration.is_on():
         return _granted(request, console)
@@ -93,7 +93,7 @@ def _begin(request: HttpRequest, console: Console, cents: int, context: dict[str
 
 
 def _granted(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the balance, and what the operator has booked; there is no form."""
+    """Show the balance and the operator's grants and refunds, without a form."""
     if request.method == "POST" or not console.has_credit:
         raise Http404("Payments are not set up.")
     booked = LedgerEntry.objects.filter(BOOKED, kind__in=[*OWED_SIGNS])
@@ -101,7 +101,7 @@ def _granted(request: HttpRequest, console: Console) -> HttpResponse:
     context = {
         "title": "Credit",
         "balance": credit.balance(console.organization),
-        # The ledger has what is owed, so a grant is negative there.
+        # The ledger's amounts are what the organization owes, so a grant is negative there.
         "rows": [(row, CREDIT[row.kind].word, -row.amount_nanodollars) for row in rows],
     }
     return render(request, console, "granted_credit.html", context | pages)
@@ -121,14 +121,14 @@ def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
 
 
 def _paged(request: HttpRequest, console: Console, own: "QuerySet[Row]") -> tuple[list[Row], dict[str, str]]:
-    """Return the rows after the one that the URL names, newest first, and the URLs of the pages beside."""
+    """Return the rows after the one that the URL names, newest first, and the URLs of other pages."""
     rows = own
     if "after" in request.GET:
         last = _find(own, request.GET["after"])
         if last is None:
             raise Http404("There is no such row.")
         rows = own.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
-    # One more than is shown says whether there is an older page.
+    # One row more than is shown tells whether there is an older page.
     found = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
     return found[:PAGE], {
         "older_url": console.url("credit", after=found[PAGE - 1].pk) if len(found) > PAGE else "",

@@ -18,7 +18,7 @@ from usage.pages.overview_form import OverviewForm
 Form = TypeVar("Form", bound=UsageFilterForm)
 # The console's page for each name that the forms link to.
 _PAGES = {"index": "overview", "usage_ledgerentry_changelist": "requests"}
-# The filters of sums that are typed; the project only where there are many.
+# The filters of sums that are text fields, with their placeholders.
 _HINTS = {
     "project": "name", "key": "name", "model": "name", "end_user": "full name", "error": "code",
     "metadata": "key=value",
@@ -30,7 +30,7 @@ def scoped(
 ) -> Form:
     """Return the form of the URL, validated; raises `Http404` for another organization's project or key.
 
-    Deployments are a 404, too: what runs a model is the operator's to know.
+    The parameter `deployment` is a 404, too: only operators may know which deployment runs a model.
     """
     if request.GET.get("deployment"):
         raise Http404("There is no such deployment.")
@@ -50,11 +50,11 @@ def scoped(
 
 
 def offer_filters(form: OverviewForm, console: Console) -> None:
-    """Show the filters, too: a project to choose, if there are not too many, the others to type."""
+    """Give the filters their widgets: a list of projects, if they are few enough, and text fields."""
     form.offer_choices()
     typed, names, shown = dict(_HINTS), console.project_names(), {}
     if form.has_days_of_end_users:
-        # They are of one project; the form offers those that count their end users.
+        # End users belong to one project; the form itself offers the projects that count theirs.
         del typed["project"]
     elif len(names) <= MAX_OPTIONS:
         del typed["project"]
@@ -70,7 +70,7 @@ def without_mistakes(form: UsageFilterForm) -> str:
     """Return the page's URL without its invalid parameters."""
     wrong = set(form.errors)
     if wrong & {*RANGE, NON_FIELD_ERRORS}:
-        # The usual range can only be wrong for its groups: it can have too many end users.
+        # Without a range in the URL, the grouping is at fault: the usual range has too many end users.
         if not any(form.data.get(name) for name in RANGE):
             wrong.add("group")
         wrong.update(RANGE)
@@ -81,13 +81,13 @@ def without_mistakes(form: UsageFilterForm) -> str:
 
 
 def _url(console: Console, name: str, query: Mapping[str, object]) -> str:
-    """Return the URL of the console's page; its path has the organization."""
+    """Return the URL of the console's page; the organization is in its path, and no parameter."""
     parameters = {key: value for key, value in query.items() if key != "organization"}
     return console.url(_PAGES.get(name, name), **parameters)
 
 
 def _row(console: Console, model: type[Model], row_id: int) -> Model | None:
-    """Return the organization's row; the frame has read most of those that are asked for."""
+    """Return the organization's row with this id; the frame has read most such rows already."""
     own = (console.organization, console.project, *console.projects)
     read = next((row for row in own if isinstance(row, model) and row.pk == row_id), None)
     rows = model._default_manager.select_related().filter(pk=row_id)

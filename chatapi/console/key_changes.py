@@ -1,6 +1,4 @@
-"""Changes of an API key: its name and rights, a new secret, disabling and enabling it, and revoking it for
-good.
-"""
+"""Changes an API key: its name and rights, its secret, its state; revoking it can't be undone."""
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -37,7 +35,7 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("accounts.change_apikey")
 def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
-    """Ask until when the current secret works, then show the new one, once."""
+    """Show the form with the end of the current secret; make a new secret, and show it once."""
     row = _changeable(console, key_id)
     if row.revoked_at is not None:
         return _after(request, console, row, "A revoked key can't be rotated.", is_done=False)
@@ -88,7 +86,7 @@ def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 @require_POST
 @page("accounts.change_apikey")
 def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
-    """Revoke a key for good."""
+    """Revoke a key, which can't be undone."""
     row = _changeable(console, key_id)
     keys.revoke(APIKey.objects.filter(pk=row.pk))
     text = f"The key {row.name} is revoked. Requests with it fail within a second."

@@ -19,14 +19,15 @@ from usage.models import BudgetLimit, Scope
 from usage.models.budget_keys import LimitKey
 from usage.pages.forms import USDField
 
-# Only admin keys can use these, which the admin makes.
+# The scopes of admin keys, which are made in the admin only.
 _OF_ADMIN_KEYS = (KeyScope.USAGE, KeyScope.MANAGEMENT)
 
 
 class ExpiryField(forms.DateTimeField):
-    """A time by the organization's clock, in minutes. The time that the key has is kept as it is.
+    """A time in the organization's time zone, to the minute. An unchanged field keeps the key's exact time.
 
-    The form shows minutes only, and not which of the two equal hours is meant when the clocks go back.
+    Its text alone would lose the seconds, and is ambiguous in the hour that comes twice when the clocks go
+    back.
     """
 
     kept: datetime | None = None
@@ -42,7 +43,7 @@ class ExpiryField(forms.DateTimeField):
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """The name, rights, dialect and end of a key."""
+    """The name, rights, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
         required=False,
@@ -73,7 +74,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         fields: Any = self.fields
         fields["expires_at"].kept = self.instance.expires_at
         row, known = self.instance, model_names(console)
-        # What the key has stays a choice: without it, saving could let the key do more than before.
+        # A key's own scopes and models stay choices: a list that lost its last one would allow everything.
         fields["scopes"].choices = [
             each
             for each in KeyScope.choices
@@ -89,7 +90,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
 
 class NewKeyForm(KeyForm):
-    """A new key of one of the organization's projects, with limits of its own."""
+    """A new key of one of the organization's projects, with its limits and its budget."""
 
     test_key = forms.BooleanField(
         required=False, label="Test key", help_text="Reaches only the sandbox engine, and is free."
@@ -124,7 +125,7 @@ class NewKeyForm(KeyForm):
         return [self[name] for name in (*self.limits, "budget", "period") if name in self.fields]
 
     def clean(self) -> dict[str, Any]:
-        """Set the kind before the secret is made."""
+        """Set whether it is a test key, before its secret is made: the prefix says so."""
         self.instance.is_test = self.cleaned_data.get("test_key", False)
         return self.cleaned_data
 

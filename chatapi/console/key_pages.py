@@ -25,7 +25,7 @@ PAGE = 50
 @require_safe
 @page("accounts.view_apikey")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the keys that the URL asks for, newest first, with their use of 30 days."""
+    """Show a page of the keys that match the search, newest first, with their use of 30 days."""
     project_id, search, now = console.project and console.project.pk, KeySearch(request.GET), timezone.now()
     context: dict[str, Any] = {
         "title": "API keys",

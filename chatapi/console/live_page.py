@@ -17,11 +17,11 @@ from usage.pages.live import LiveFilterForm, running_of, table
 @require_safe
 @page("usage.view_generation")
 def live_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the running requests that the URL asks for; a script keeps the table up to date."""
+    """Show the running requests that match the URL's filters; a script keeps the table up to date."""
     running = running_of([console.organization.pk])
     query, known = request.GET.dict(), {}
     if console.project:
-        # The URL may have its name.
+        # The URL may have the project's name; the filter needs its id.
         query["project"] = str(console.project.pk)
         known["project"] = console.project.name
     if is_id(key_id := query.get("key", "")):

@@ -1,4 +1,4 @@
-"""Members: who belongs to the organization, inviting people, changing their roles, removing them."""
+"""Members: their list, inviting people, changing their roles, removing them."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ class InviteForm(forms.Form):
 @require_safe
 @page("accounts.view_member")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the members that the URL asks for, in the order in which they joined."""
+    """Show a page of the members that match the search, in the order in which they joined."""
     search = MemberSearch(request.GET)
     context: dict[str, Any] = {"title": "Members", "clear_url": console.url("members")}
     if not search.is_valid():
@@ -122,7 +122,7 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 def _mail(request: HttpRequest, member: Member) -> None:
-    """Mail the invitation to a person with an address, and say whether that worked."""
+    """Mail the invitation to a person with an address, and add a message with the result."""
     try:
         is_sent = invitations.send(request, member)
     except TooManyAttempts as refusal:
@@ -136,7 +136,10 @@ def _mail(request: HttpRequest, member: Member) -> None:
 
 
 def _without_link(request: HttpRequest, console: Console, member: Member) -> HttpResponse:
-    """Say why the button of a member leads to no link; raises `PermissionDenied` if there was no button."""
+    """Say that only an operator can make a link for staff and for members of other organizations.
+
+    Raises `PermissionDenied` for anybody else.
+    """
     person = member.user
     if not (person.is_staff or person.is_superuser or person.memberships.count() > 1):
         raise PermissionDenied
@@ -151,7 +154,7 @@ def _without_link(request: HttpRequest, console: Console, member: Member) -> Htt
 @require_POST
 @page("accounts.change_member")
 def new_password(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Show the link at which a member chooses another password, where no mail is sent."""
+    """Show the link at which a member chooses another password; only without a mail server."""
     member = _member(console, member_id)
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
@@ -199,7 +202,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 @require_POST
 @page("accounts.delete_member")
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Remove a member. If they never accepted their invitation, their name is free again."""
+    """Remove a member. An invitation that was not accepted is withdrawn, and its user name is free again."""
     member = _changeable(console, member_id)
     note = ""
     try:

@@ -39,7 +39,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_safe
 @page("accounts.view_organization")
 def model_page(request: HttpRequest, console: Console, model: str) -> HttpResponse:
-    """Show one model: prices, accepted parameters, and snippets with the reader's own base URL."""
+    """Show one model: prices, accepted parameters, and snippets with the base URL of this request."""
     offer = next((each for each in offers(console) if each.id == model), None)
     if offer is None:
         raise Http404("There is no such model.")

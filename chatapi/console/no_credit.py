@@ -1,4 +1,4 @@
-"""What pages say to an organization whose requests with live keys are refused because it has no credit."""
+"""The notice for organizations without credit, whose requests with live keys are refused."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from usage.payment import configuration, metered_usage
 
 @dataclass(frozen=True, slots=True)
 class NoCredit:
-    """How the organization gets credit, and what is free; a URL is empty if the person may not go there."""
+    """The ways to credit and to a free test key; a URL is empty if the person may not open it."""
 
     takes_payments: bool
     credit_url: str
@@ -17,7 +17,7 @@ class NoCredit:
 
     @classmethod
     def of(cls, console: Console) -> "NoCredit | None":
-        """Return what to say to the person; None if there is credit, or none is required."""
+        """Return the notice for the person; None if there is credit, or none is required."""
         balance = credit.balance(console.organization)
         if not balance.is_required or balance.nanodollars > 0:
             return None

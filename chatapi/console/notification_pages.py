@@ -1,4 +1,4 @@
-"""Notifications: the organization's events, the mail that the person gets of them, and what low credit is."""
+"""Notifications: the organization's events, the person's choice of mail, and the limit of low credit."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ class EventFilterForm(forms.Form):
 
 
 class MailForm(forms.Form):
-    """The kinds of which the person wants mail."""
+    """The kinds of events that are mailed to the person."""
 
     kinds = forms.MultipleChoiceField(
         label="Mail me",
@@ -63,7 +63,7 @@ class LowCreditForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page(PERMISSION)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the events that the URL asks for; store of which kinds the person wants mail."""
+    """Show a page of the events that match the URL's filters; store which kinds are mailed to the person."""
     mail = _mail_form(console, request.POST or None)
     if request.method == "POST" and mail is not None and mail.is_valid():
         prefer(
@@ -118,7 +118,7 @@ def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
 
 
 def own_sentence(console: Console, event: Event) -> str:
-    """Return what has happened, with the names of projects and keys without their organization's."""
+    """Return the event's sentence; names of projects and keys leave the organization out."""
     return texts.sentence(event).replace(f"{console.organization} / ", "", 1)
 
 
@@ -164,13 +164,13 @@ _URLS: Mapping[str, Callable[[Console, Event], str]] = {
 
 
 def _url(console: Console, event: Event) -> str:
-    """Return the URL of the page where one looks next; empty if there is none for the person."""
+    """Return the URL of the page about the event's subject; empty if there is none."""
     find = _URLS.get(event.kind)
     return find(console, event) if find else ""
 
 
 def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:
-    """Return the rows that are older than this event, which may be gone; all rows without one."""
+    """Return the rows that are older than this event; all rows if it is None, or was deleted."""
     start = rows.filter(pk=before).values_list("created_at", flat=True).first() if before else None
     if start is None:
         return rows
@@ -178,8 +178,8 @@ def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:
 
 
 def _sent(events: Sequence[Event]) -> dict[UUID, list[tuple[str, str]]]:
-    """Return in words to how many people and systems each event was sent, and to how many it was not; each
-    with its colour.
+    """Return the numbers of each event's deliveries, by the event's id, as texts such as "2 webhooks failed",
+    each with its colour.
     """
     counts: dict[UUID, Counter[tuple[str, str]]] = {}
     rows = Delivery.objects.filter(event__in=[event.pk for event in events])
@@ -222,7 +222,7 @@ def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None
 @page(SET_LOW_CREDIT)
 def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
     """Store the balance below which credit is low."""
-    if request.method != "POST":  # A sign-in or a conflict leads back to the page of the refused form.
+    if request.method != "POST":  # A sign-in or a conflict redirects here, the URL of a refused form.
         return redirect(console.url("notifications"))
     form = _low_credit_form(console, request.POST)
     if form is None:

@@ -1,4 +1,4 @@
-"""The models that an organization can call, at its prices, now and as announced."""
+"""The models that an organization can call, at its current and announced prices."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -38,20 +38,21 @@ class Offer:
 
     @property
     def has_output(self) -> bool:
-        """Return whether answers have tokens of their own, with a limit and a price."""
+        """Return whether answers have output tokens, which have a limit and a price."""
         return MODEL_KINDS[self.kind].has_output
 
 
 def offers(console: Console) -> list[Offer]:
-    """Return the models of the console's project if it is active, or else of any active one: by name, the
-    sandbox's last.
+    """Return the models that the chosen project may use, or any active project if no active one is chosen.
+
+    They are sorted by name, with the sandbox's last.
     """
     organization_id, now = console.organization.pk, database_now()
     announced, history = prices.announced(now), History(organization_id)
     discount_starts = [start for start, _ in history.discounts_of(organization_id) if start > now]
 
     def own_prices(model: str, listed: Price) -> list[tuple[datetime, Price]]:
-        """Return the price of now and each one that differs from the one before, with their starts."""
+        """Return the current price and each later one that differs from the one before, with its start."""
         later = {row.effective_from: row.value for row in announced.get(model, ())}
         found: list[tuple[datetime, Price]] = []
         for start in sorted({now, *later, *discount_starts}):

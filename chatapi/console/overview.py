@@ -34,7 +34,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         context |= {"mistake": form.mistake, "kept_url": without_mistakes(form)}
         return render(request, console, "overview.html", context, status=400)
     compared = form.over.compared(timezone.now()) if form.is_comparable else None
-    # An organization that did not exist for all of the time before has nothing to compare with.
+    # Nothing is compared if the organization was made after the start of the range before.
     if compared and console.organization.created_at > compared[1].start:
         compared = None
     with closed_days.read_once(compared[1].start if compared else form.over.start, form.over.end):

@@ -1,4 +1,4 @@
-"""Choosing a password: by the link of an invitation, or by a mailed one if it was forgotten."""
+"""Choosing a password: by the link of an invitation, or by a mailed link for a forgotten one."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ MAX_ACCOUNTS = 3
 
 
 class AddressForm(forms.Form):
-    """An e-mail address to which mail is sent, so it can be sent a few times only."""
+    """An e-mail address to which mail is sent; the number of mails is limited."""
 
     email = forms.EmailField(
         label="E-mail address",
@@ -42,7 +42,7 @@ class AddressForm(forms.Form):
         self.request = request
 
     def clean(self) -> dict[str, Any]:
-        """Count the mail; addresses differ by no case."""
+        """Turn the address into small letters, and count the mail to it."""
         data: dict[str, Any] = self.cleaned_data
         if "email" in data:
             data["email"] = data["email"].lower()
@@ -57,7 +57,7 @@ class AddressForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def forgotten(request: HttpRequest) -> HttpResponse:
-    """Mail a link for another password; whether there is an account is in the mail only."""
+    """Mail a link for another password; only the mail tells whether there is an account."""
     form = AddressForm(request)
     if not settings.SENDS_EMAIL or not form.is_valid():
         context = {"form": form, "sends_email": settings.SENDS_EMAIL}
@@ -69,10 +69,13 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 
 
 def _people(address: str) -> list[User]:
-    """Return those with this confirmed address, or with this address that nobody has confirmed."""
+    """Return the owner of this address or, if nobody has confirmed it, the people who have it.
+
+    Inactive people, and those who must sign in through a provider, are left out.
+    """
     owner = email_addresses.owner_of(address)
     people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
-    # A database may hold "ı" and "I" for one letter: the mail goes to what was typed, another's mailbox.
+    # A database may take "ı" and "I" for one letter, but the typed address may be a stranger's mailbox.
     people = [person for person in people if person.email.lower() == address]
     return [person for person in people if person.is_active and providers.required_for(person) is None]
 
@@ -96,10 +99,10 @@ class ChosenPassword(PasswordResetConfirmView):
     def save(self, form: Any, *, is_mailed: bool) -> User | None:
         """Save the password, and confirm the address if the link was mailed; the link no longer works.
 
-        Returns None if it has ended since the request began, as when the invitation was withdrawn, unless a
-        first press of the button has set this password.
+        Returns None if the link has ended since the request began, for example because the invitation was
+        withdrawn. A second press at the same time, with the password that the first has set, succeeds.
         """
-        chosen = form.save(commit=False)  # Its hash takes half a second, which no lock should last.
+        chosen = form.save(commit=False)  # Hashing takes half a second, so it is done before the lock.
         with transaction.atomic():
             person: User | None = User.objects.select_for_update().filter(pk=chosen.pk).first()
             if person is None:
@@ -122,7 +125,7 @@ class ChosenPassword(PasswordResetConfirmView):
 
 
 class NewPassword(ChosenPassword):
-    """The page of a mailed link. The link works once, and only in the browser that opened it first."""
+    """The page of a mailed link, which works until a password is chosen by it."""
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password; the mail has confirmed the address."""
@@ -138,14 +141,14 @@ class Invitation(ChosenPassword):
     token_generator = invitations.AnySender()
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Lead to the identity provider if the organization requires it."""
+        """Show the page that leads to the identity provider, if the organization requires it."""
         provider = providers.required_for(self.user) if self.user and self.validlink else None
         if provider is not None:
             return provider_page(request, provider)
         return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add what the link is about."""
+        """Add the membership that the link is for, and the sender's name."""
         context = super().get_context_data(**kwargs)
         if self.validlink and self.user is not None and memberships.is_invited(self.user):
             context |= {

@@ -19,7 +19,7 @@ from chatapi.wire.protocols import protocol_of
 from usage.notifications.watch import KEY_DAYS
 
 KEY_LASTS = timedelta(minutes=15)
-# In the session: the id of its key for each project and kind.
+# The session's entry with the ids of its keys, by project and kind.
 _KEYS = "playground_keys"
 _DIALECTS = [name for name in protocol_of(STREAMING["chat"].path).dialects if name]
 
@@ -64,9 +64,10 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page("accounts.add_apikey")
 def new_key(request: HttpRequest, console: Console) -> HttpResponse:
-    """Return a new secret of the session's key for the project, a test key if wished.
+    """Return a new secret of the session's key for the project; of its test key if the form asks for one.
 
-    The secret before ends; a key that is replaced after a day ends within `KEY_LASTS`.
+    The old secret stops working. After a day the session gets another key, and the old one has expired
+    within `KEY_LASTS`.
     """
     wished = request.POST.get("project", "")
     project = next((row for row in console.projects if str(row.pk) == wished), None)
@@ -81,16 +82,16 @@ def new_key(request: HttpRequest, console: Console) -> HttpResponse:
 
 @transaction.atomic
 def _secret(project: Project, key_id: int | None, *, is_test: bool) -> tuple[APIKey, str]:
-    """Give the session's key a new secret and more time, or make one; return it with the secret.
+    """Give the session's key a new secret and a later expiry, or make a key; return it with the secret.
 
-    A session has one key of each kind, so that the list of keys stays short and its use is seen together.
+    A session has one key of each kind, so that the list of keys stays short.
     """
     expires_at = timezone.now() + KEY_LASTS
-    # Somebody with a higher role can have made it an admin key, whose secret is theirs to see.
+    # Not a key that a person with a higher role has made an admin key: its secret is not for this person.
     usable = APIKey.objects.filter(
         pk=key_id or 0, project=project, is_admin=False, is_active=True, revoked_at=None
     )
-    # For less than a day in all: a key that lives longer is announced before it expires.
+    # A key that lives for a day or longer would cause an event before it expires.
     usable = usable.filter(created_at__gt=expires_at - timedelta(days=min(KEY_DAYS)))
     row = usable.select_for_update().first()
     if row is not None:

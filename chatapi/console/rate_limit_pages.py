@@ -1,4 +1,4 @@
-"""Rate limits of the organization, its projects and keys, with what is used of each at this moment."""
+"""Rate limits of the organization, its projects and keys, with their current use."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ _TITLES = {name: number.title for name, number in RateLimit.NUMBERS.items()}
 
 
 class RateLimitForm(OwnerForm, ConstrainedForm):
-    """The numbers of a limit of a project or key; its owner and model are chosen once."""
+    """The numbers of a limit of a project or key; its owner and model can't be changed later."""
 
     model = forms.ChoiceField(required=False, help_text="All models share one limit.")
 
@@ -163,7 +163,7 @@ def change_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
 
 
 def _parent(console: Console) -> Link:
-    # The menu has no link to this list: it is beside that of budgets.
+    # The menu has no link to this list, which is a tab beside the budgets.
     return Link("Rate limits", console.url("rate_limits"), True)
 
 
@@ -183,7 +183,7 @@ def _rows(console: Console) -> Any:
 
 
 def _changeable(console: Console, limit_id: int) -> RateLimit:
-    """Return the limit; raises `PermissionDenied` for one of the organization, which is the operator's."""
+    """Return the limit; raises `PermissionDenied` for one that the person may not change."""
     row: RateLimit | None = _rows(console).filter(pk=limit_id).first()
     if row is None:
         raise Http404("There is no such rate limit.")
@@ -216,7 +216,7 @@ def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) ->
 
 
 def _used(limits: Sequence[Limit]) -> Mapping[Limit, int] | None:
-    """Return how much of each limit is used; None without Redis, which a page can do without."""
+    """Return how much of each limit is used; None if Redis fails, because the page works without the use."""
     if not limits:
         return {}
     try:

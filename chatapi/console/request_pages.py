@@ -26,7 +26,7 @@ _ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.count
 @require_safe
 @page("usage.view_generation")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
+    """Show a page of the requests that match the URL's filters; redirect from an id to its receipt."""
     form, after = scoped(RequestsForm, request, console), request.GET.get("after", "")
     context: dict[str, Any] = {"title": "Requests", "clear_url": console.url("requests")}
     try:
@@ -59,14 +59,14 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_safe
 @page("usage.view_generation")
 def requests_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
-    """Send all requests that the URL asks for as a file; the audit log has who exported it."""
+    """Send all requests that match the URL's filters as a file, and record the export in the audit log."""
     return exports.request_rows(request, scoped(RequestsForm, request, console), file_format)
 
 
 @require_safe
 @page("usage.view_generation")
 def receipt_page(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
-    """Show one request: its cost, its time and its end."""
+    """Show one request: its cost, its time and its outcome."""
     found = generation_id_in(generation_id)
     rows = Generation.objects.select_related("organization", "project", "api_key")
     row = access.belonging_to(console.organization.pk, rows).filter(pk=found).first() if found else None

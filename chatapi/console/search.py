@@ -1,4 +1,4 @@
-"""The searches of lists: what a person asks for to find keys and members."""
+"""The search forms of the lists of keys and members."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from accounts import keys
 from accounts.models import APIKey, Member
 from usage.pages.filters import choice_field, text_field
 
-# A key as pages show it, such as ck_live_4fGh…, with or without what all keys begin with.
+# A key as pages show it, such as ck_live_4fGh…, with or without its prefix.
 _SHOWN_KEY = re.compile(r"(?:ck_(?:live|test)_)?([0-9A-Za-z]{4,12})…?")
 _STATUSES = ("active", "disabled", "expired", "revoked", "project archived")
 
@@ -25,7 +25,7 @@ class Search(forms.Form):
 
     @property
     def query(self) -> dict[str, str]:
-        """Return the parameters of a valid form that are set, which the links of the list keep."""
+        """Return the set parameters of a valid form, for the links of the list."""
         return {name: value for name, value in self.cleaned_data.items() if value}
 
 
@@ -36,7 +36,7 @@ class KeySearch(Search):
     status = choice_field("Status", {name: name for name in _STATUSES})
 
     def found_in(self, rows: QuerySet[APIKey], now: datetime) -> QuerySet[APIKey]:
-        """Return the keys that are asked for."""
+        """Return the keys that match."""
         text, status = self.cleaned_data["q"], self.cleaned_data["status"]
         found = Q(name__icontains=text)
         if shown := _SHOWN_KEY.fullmatch(text):
@@ -51,7 +51,7 @@ class MemberSearch(Search):
     q = text_field("User or e-mail", type="search")
 
     def found_in(self, rows: QuerySet[Member]) -> QuerySet[Member]:
-        """Return the members that are asked for."""
+        """Return the members that match."""
         text = self.cleaned_data["q"]
         found = Q(user__username__icontains=text) | Q(user__email__icontains=text)
         return rows.filter(found) if text else rows

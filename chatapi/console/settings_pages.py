@@ -1,4 +1,4 @@
-"""Settings: the organization's own, and what each project keeps and calls its models."""
+"""Settings of the organization and of its projects."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class OrganizationForm(NamedOrganizationForm):
 
 
 class ProjectSettingsForm(ProjectModelsForm, ConstrainedForm):
-    """What a project keeps of its requests, and its names for models."""
+    """A project's name, its aliases and fallbacks of models, and what it stores of requests."""
 
     model_aliases = forms.CharField(
         required=False,
@@ -80,7 +80,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     may_change = console.may(_CHANGE_ORGANIZATION)
     if request.method == "POST" and not may_change:
         raise PermissionDenied
-    # A row of its own: a wrong name must not be shown in the frame.
+    # Read again, because the form changes its row, and the frame must not show a refused name.
     row = Organization.objects.get(pk=console.organization.pk) if may_change else console.organization
     form = OrganizationForm(request.POST or None, instance=row) if may_change else None
     if form is not None:

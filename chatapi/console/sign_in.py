@@ -1,4 +1,4 @@
-"""Signing in and out, and the way to the first page."""
+"""Signing in and out, and the redirects to the first page."""
 
 from allauth.account.internal.flows.login import perform_password_login
 from allauth.account.models import Login
@@ -28,7 +28,7 @@ from usage.models import Generation
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def sign_in(request: HttpRequest) -> HttpResponse:
-    """Ask for the address, and then for the password, or lead to the provider of the address's domain."""
+    """Ask for the address and then for the password, or lead to the provider of the address's domain."""
     form = SignInForm(request)
     provider = None
     if "password" in request.POST:
@@ -44,7 +44,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def signed_in(request: HttpRequest, person: User) -> HttpResponse:
-    """Sign in a person whose password was right, after their other factors, and lead to the wanted page."""
+    """Sign in a person whose password was right, after any second factor, and redirect to the wanted page."""
     login = Login(user=person, redirect_url=next_url(request))
     response: HttpResponse = perform_password_login(request, {"username": person.get_username()}, login)
     return response

@@ -30,7 +30,7 @@ _GIVEN_ROLES = [(role.value, role.label) for role in Role if role != Role.OWNER]
 
 
 class ProviderForm(ConstrainedForm):
-    """The provider; saving asks it for its description, so that a wrong URL is noticed here."""
+    """The provider. Validation fetches its discovery document, so that a wrong URL is noticed here."""
 
     secret = forms.CharField(
         label="Client secret",
@@ -99,9 +99,9 @@ class ProviderForm(ConstrainedForm):
         return issuer
 
     def clean(self) -> dict[str, Any]:
-        """Let nobody lock an organization out by a provider at which nobody has signed in.
+        """Refuse to require a provider before anybody has signed in through it: it could lock everybody out.
 
-        Another issuer needs its own secret: else the stored one would go to any server that an owner names.
+        A new issuer needs its own secret: else the stored one would go to any server that an owner names.
         """
         data: dict[str, Any] = super().clean() or {}
         is_other = not self.is_new and data.get("issuer", self.before[0]) != self.before[0]
@@ -113,14 +113,14 @@ class ProviderForm(ConstrainedForm):
 
     @property
     def changes_client(self) -> bool:
-        """Return whether this is another provider than before, whose people may have other numbers."""
+        """Return whether the issuer or the client changes, for which people may have other ids."""
         return self.before != (self.cleaned_data.get("issuer"), self.cleaned_data.get("client_id"))
 
     @transaction.atomic
     def save(self, commit: bool = True) -> Any:
-        """Save the row; people of another provider are found again by their addresses."""
+        """Save the row. After a change of the provider, people are found by their addresses again."""
         row: IdentityProvider = self.instance
-        # A sign-in that goes on at this moment makes its account before the accounts are forgotten.
+        # Locked, so that a sign-in in progress makes its account before the accounts are deleted.
         IdentityProvider.objects.select_for_update(no_key=True).filter(pk=row.pk).first()
         if self.cleaned_data["secret"]:
             row.enter_secret(self.cleaned_data["secret"])
@@ -131,7 +131,7 @@ class ProviderForm(ConstrainedForm):
 
 
 def forget_accounts(row: IdentityProvider) -> None:
-    """Delete who is who at the provider."""
+    """Delete the links between people and their accounts at the provider."""
     SocialAccount.objects.filter(provider=str(row.pk)).delete()
 
 
@@ -198,7 +198,7 @@ def remove_provider(request: HttpRequest, console: Console) -> HttpResponse:
 @page(ADMINISTER_SIGN_IN)
 def add_domain(request: HttpRequest, console: Console) -> HttpResponse:
     """Add a domain, which waits for an operator's approval."""
-    if request.method != "POST":  # A sign-in or a conflict leads back to the page of the refused form.
+    if request.method != "POST":  # A sign-in or a conflict redirects here, the URL of a refused form.
         return redirect(console.url("sign_in_settings"))
     form = DomainForm({**request.POST.dict(), "domain": request.POST.get("domain", "").strip().lower()})
     form.instance.organization = console.organization
@@ -214,7 +214,7 @@ def add_domain(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page(ADMINISTER_SIGN_IN)
 def change_domain(request: HttpRequest, console: Console, domain_id: int) -> HttpResponse:
-    """Say whether people with an address of the domain may join, and as what."""
+    """Store whether people with an address of the domain may join, and with which role."""
     row, role = _domain(console, domain_id), request.POST.get("joins_as", "")
     if role and role not in dict(_GIVEN_ROLES):
         raise Http404("There is no such role.")
@@ -229,7 +229,7 @@ def change_domain(request: HttpRequest, console: Console, domain_id: int) -> Htt
 @require_POST
 @page(ADMINISTER_SIGN_IN)
 def remove_domain(request: HttpRequest, console: Console, domain_id: int) -> HttpResponse:
-    """Give a domain up."""
+    """Remove a domain."""
     row = _domain(console, domain_id)
     row.delete()
     messages.success(request, f"{row.domain} is removed.")

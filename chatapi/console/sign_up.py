@@ -1,4 +1,4 @@
-"""Signing up: a mailed link confirms the address before there is an account, then its holder gets a place."""
+"""Signing up: the page of a mailed link makes the account, in a new organization or in a joined one."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ JOIN, FOUND = "join", "found"
 
 
 class SignUpForm(AddressForm):
-    """The address of somebody new."""
+    """The address of a new person."""
 
     def clean_email(self) -> str:
         """Raise `ValidationError` for an address of a domain that may not sign up."""
@@ -56,7 +56,7 @@ def _may_sign_up(address: str) -> bool:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def sign_up(request: HttpRequest) -> HttpResponse:
-    """Mail a link to an address; whether there is an account already is in the mail only."""
+    """Mail a link to an address; only the mail tells whether there is an account already."""
     if settings.SIGN_UP not in ("open", "domain"):
         raise Http404("Nobody signs up here.")
     form = SignUpForm(request)
@@ -102,7 +102,7 @@ class PlaceForm(forms.Form):
             field.choices = [choice, (FOUND, "A new one")]
 
     def clean(self) -> dict[str, Any]:
-        """Check the password and the name; names of organizations could be tried out, so that is counted."""
+        """Check the password and the name, and count the attempt: its errors tell which names exist."""
         data: dict[str, Any] = self.cleaned_data
         try:
             check_attempts(attempts.count_sign_in, self.person.email, client_network(self.request))
@@ -138,11 +138,11 @@ class RepeatedForm(SignInForm):
 @sensitive_post_parameters("password")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@csrf_exempt  # signing in changes the token, so a repeated form has an old one; `_start` checks it
+@csrf_exempt  # signing in changes the token, so a repeated form has an old one; `_start` is protected
 def confirm(request: HttpRequest, token: str) -> HttpResponse:
-    """Make the account of a confirmed address, give it a place, and sign in.
+    """Make the account of a confirmed address with its place in an organization, and sign in.
 
-    A second press of the button ends like the first one, whichever is served first.
+    Two presses of the button have the same result, in whichever order they are served.
     """
     content = email_addresses.read(PURPOSE, token)
     address = content["email"] if content else ""
@@ -186,14 +186,14 @@ def _sign_in_again(request: HttpRequest, address: str) -> HttpResponse:
 
 
 def _joinable(address: str) -> EmailDomain | None:
-    """Return the domain whose organization lets people with an address of it join."""
+    """Return the approved domain of the address, if people with an address of it may join."""
     rows = EmailDomain.objects.filter(domain=domain_of(address), approved_at__isnull=False)
     return rows.exclude(joins_as="").select_related("organization").first()
 
 
 @transaction.atomic
 def _give_place(request: HttpRequest, form: PlaceForm, domain: EmailDomain | None) -> None:
-    """Save the person and their place. A founded organization spends nothing before it has credit."""
+    """Save the person and their membership. A new organization must have credit before it can spend."""
     person = form.person
     person.set_password(form.cleaned_data["password"])
     person.save()

@@ -18,14 +18,14 @@ from usage.models import BudgetLimit, Generation, HourlyUsage
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import KeyRefusals
 
-# Of the refused requests that the page shows before there is one that is not refused.
+# The age and number of the refused requests that the page shows until a request is accepted.
 REFUSED_WITHIN = timedelta(hours=24)
 MAX_REFUSALS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the checklist; `url` is where it is done, empty for people who may not do it."""
+    """A step of the checklist; `url` is the page of its action, empty for people who may not do it."""
 
     id: str
     title: str

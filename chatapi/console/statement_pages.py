@@ -27,7 +27,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     rows = access.belonging_to(console.organization.pk, Statement.objects.all())
     if before is not None:
         rows = rows.filter(month__lt=before.first_day)
-    # One more than is shown says whether there is an older page.
+    # One row more than is shown tells whether there is an older page.
     found = list(rows.order_by("-month").defer("content")[: PAGE + 1])
     months = [Month.of(row.month) for row in found[:PAGE]]
     context |= {
@@ -51,6 +51,6 @@ def statement_page(request: HttpRequest, console: Console, period: str) -> HttpR
 @require_safe
 @page(PERMISSION)
 def statement_file(request: HttpRequest, console: Console, period: str, file_format: str) -> HttpResponse:
-    """Send a statement as a file; the audit log has who exported it."""
+    """Send a statement as a file, and record the export in the audit log."""
     found = read_period(console.organization, period)
     return download(request, found, file_format, console.organization)

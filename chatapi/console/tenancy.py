@@ -1,4 +1,4 @@
-"""One organization's pages: who may open them, what their frame shows, and how they are rendered."""
+"""The base of an organization's pages: the permission check, the frame, and rendering."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from usage.models import Credit
 from usage.pages.filters import is_id
 from usage.payment import configuration
 
-# The organizations and projects that the switcher lists.
+# The most organizations, and projects, that the switcher lists.
 MAX_CHOICES = 50
 
 
@@ -67,7 +67,7 @@ _PAGES = (
 
 @dataclass(frozen=True)
 class Console:
-    """The organization that a request's URL names, as its person may see it."""
+    """The organization that a request's URL names, and what the person may do in it."""
 
     person: Any
     organization: Organization
@@ -80,7 +80,7 @@ class Console:
 
     @cached_property
     def projects(self) -> list[Project]:
-        """Return the active projects of the organization; a file or a form's answer does not show them."""
+        """Return the active projects of the organization, read on first use: not all responses need them."""
         rows = list(Project.objects.filter(organization=self.organization, is_active=True))
         for row in rows:
             row.organization = self.organization
@@ -108,8 +108,9 @@ class Console:
 
     @classmethod
     def of(cls, request: HttpRequest, memberships: Sequence[Any], organization_id: int) -> "Console":
-        """Return the console of a person with these memberships, which have `has_credit`; raises `Http404`
-        for an organization that they do not see.
+        """Return the console of a person with these memberships, which are annotated with `has_credit`.
+
+        Raises `Http404` for an organization that the person may not see.
         """
         person = request.user
         known = {each.organization_id: each for each in memberships}
@@ -125,7 +126,7 @@ class Console:
 
     @property
     def shows_credit(self) -> bool:
-        """Return whether the person may open the page of credit, and there is something on it."""
+        """Return whether the person may open the page Credit, and it has any content."""
         return (configuration.is_on() or self.has_credit) and self.may("payment.view_payment")
 
     def may(self, permission: str) -> bool:
@@ -145,9 +146,9 @@ View = Callable[..., HttpResponseBase]
 def page(permission: str) -> Callable[[View], View]:
     """Return a decorator for views of one organization: they get the `Console` instead of its id.
 
-    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403. A
-    form that another change has overtaken is shown again. The view's times are those of the organization's
-    time zone.
+    Visitors are sent to the sign-in page. An organization that the person may not see is a 404, a missing
+    permission is a 403. After an `IntegrityError`, which a change at the same time causes, the form is shown
+    again with a message. The organization's time zone is active in the view.
     """
 
     def decorate(view: View) -> View:
@@ -173,12 +174,12 @@ def page(permission: str) -> Callable[[View], View]:
 
 
 def _has_credit(column: str) -> Exists:
-    """Return the column that says whether the organization with the id in `column` has a row of credit."""
+    """Return an expression: whether the organization with the id in `column` has a row of credit."""
     return Exists(Credit.objects.filter(pk=OuterRef(column)))
 
 
 def _page_of(request: HttpRequest) -> str:
-    """Return the path of the page; a form's is the one that showed it, and empty if that is not known."""
+    """Return the path of the page; for a POST, of the page with the form, or "" if that is unknown."""
     if request.method in ("GET", "HEAD"):
         return request.get_full_path()
     referer = request.headers.get("Referer", "")
@@ -216,12 +217,12 @@ def _is_shown(console: Console, of: _Page) -> bool:
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:
-    """Return the link to a page, which is current on the pages below it, too."""
+    """Return the menu's link to a page; it is current on the pages below it, too."""
     project_id = console.project and console.project.pk
     return Link(of.title, console.url(of.name, project=project_id), path.startswith(console.url(of.name)))
 
 
-# The pages that a project narrows; the switcher's links stay on them.
+# The pages that can show one project; on these, the switcher's links stay on the page.
 _BY_PROJECT = {
     "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models", "playground",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The console's routes; those of one organization begin with its number."""
+"""The console's routes; those of one organization begin with its id."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""Usage: requests, failures and speed over time, and what went wrong."""
+"""Usage: requests, failures and speed over time, and the errors and refusals behind the failures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +27,14 @@ from usage.pages.overview_form import OverviewForm, SumsPage
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days
 
-# So that the page stays below 150 kB with a chart of groups beside the others.
+# Keeps the page below 150 kB when it has a chart of groups beside the others.
 MAX_GROUPED_COLUMNS = 36
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A part of the range: what was counted in it, and how fast its newest requests were."""
+    """A part of the range: its sums, and the speed of its newest requests."""
 
     totals: Totals
     speed: Speed
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """A group's name, the URL of this page about it alone, if there is one, its sums and its speed."""
+    """A group, the URL that narrows the page to it (empty if none does), its sums and its speed."""
 
     label: str
     url: str
@@ -85,7 +85,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     chips = form.chips()
     offer_filters(form, console)
     owners = _refused_owners(form)
-    # The errors are the groups already, or a panel of their own.
+    # Errors have a panel, unless the page is grouped by them.
     errors = None if form.group_by == "error" else form.newest
     failed = failures(form.over, errors, owners)
     context |= {
@@ -115,7 +115,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_safe
 @page("usage.view_hourlyusage")
 def usage_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
-    """Send the page's sums as a file; the audit log has who exported it."""
+    """Send the page's sums as a file, and record the export in the audit log."""
     return exports.sums(request, _form(request, console), file_format)
 
 
@@ -124,7 +124,7 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
 
 
 def _series(form: OverviewForm) -> Series:
-    """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
+    """Return the points of the groups, if there are any, and the sums of all requests by bucket."""
     if form.is_grouped and form.has_partial_groups:
         return insights.series_and_whole(form.chart)
     chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
@@ -139,7 +139,7 @@ def _series(form: OverviewForm) -> Series:
 
 
 def _groups(form: OverviewForm, points: Sequence[Point], found: Speeds) -> list[GroupLine]:
-    """Return the groups of these points, those with the most requests first."""
+    """Return the groups of these points: those with a URL first, and then by their number of requests."""
     sums: dict[tuple[str | None, str], Totals] = {}
     for point in points:
         group = (point.group_id, point.group_label)
@@ -154,7 +154,7 @@ def _groups(form: OverviewForm, points: Sequence[Point], found: Speeds) -> list[
 
 
 def _narrowed_url(form: OverviewForm, group_id: str) -> str:
-    """Return the URL of this page about one group; empty if it can't be narrowed to it."""
+    """Return the URL that narrows the page to one group; empty if no filter does that."""
     rest = {"group": "", "measure": "", "metadata_key": ""}
     if form.group_by != "metadata":
         narrowed = form.query | rest | {form.group_by: group_id}
@@ -172,7 +172,7 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
 
 
 def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
-    """Return whose refusals are shown; None for filters that refusals don't have."""
+    """Return the owners whose refusals are shown, by column; None if a filter does not fit refusals."""
     columns = form.filters.by_column()
     if form.is_of_requests or columns.keys() & {"model", "outcome"}:
         return None
@@ -218,6 +218,6 @@ def _permyriad(totals: Totals) -> int | None:
 
 
 def _typical(values: Sequence[Number | None], to_text: Callable[[Number], str]) -> str:
-    """Return the middle of the columns' values, in words."""
+    """Return the median of the columns' values as text, such as "typically 2 s"."""
     middle = percentile([value for value in values if value is not None], 50)
     return "–" if middle is None else f"typically {to_text(middle)}"

@@ -1,4 +1,4 @@
-"""Webhooks: the organization's endpoints, their secrets, what was sent to them, and sending it again."""
+"""Webhooks: the organization's endpoints, their secrets and delivery logs, and sending an event again."""
 
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ _CHANGE, _DELETE = "chatapi.change_webhookendpoint", "chatapi.delete_webhookendp
 @require_safe
 @page(_VIEW)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show all endpoints, and whether messages reach them."""
+    """Show all endpoints with their states."""
     found = [(row, *state(row)) for row in backlog.with_newest_state(_endpoints(console))]
     may_add = console.may(_ADD) and len(found) < MAX_ENDPOINTS
     context = {
@@ -60,7 +60,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @page(_VIEW)
 def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
-    """Show an endpoint with what was sent to it; change its URL and kinds."""
+    """Show an endpoint with its delivery log; change its URL and kinds."""
     row = _endpoint(console, endpoint_id)
     form = EndpointForm(request.POST or None, instance=row) if console.may(_CHANGE) else None
     if form is not None and form.is_valid():
@@ -86,7 +86,7 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
 @require_POST
 @page(_CHANGE)
 def rotate(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
-    """Make a new secret, and show it once; the old one signs for a day, too."""
+    """Make a new secret, and show it once; messages are also signed with the old one for a day."""
     row = _endpoint(console, endpoint_id)
     secret = webhook_parts.rotate(request, row)
     if secret is None:
@@ -99,7 +99,7 @@ def rotate(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResp
 def switch(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
     """Disable an endpoint, or enable it again."""
     row = _endpoint(console, endpoint_id)
-    # Not the opposite of what it is: a button that is pressed twice does one thing.
+    # The form names the new state, so that a second press of its button changes nothing.
     row.is_enabled = request.POST.get("is_enabled") == "yes"
     row.save(update_fields=["is_enabled"])
     messages.success(request, f"The endpoint is {'enabled' if row.is_enabled else 'disabled'}.")

@@ -1,4 +1,4 @@
-"""Reads how many events and deliveries wait or have failed, and for how long: for metrics and the doctor."""
+"""Counts events and deliveries that wait or have failed, and reads their age, for metrics and the doctor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from usage.models import Event
 
 MAIL, WEBHOOK = "mail", "webhook"
 KINDS = (MAIL, WEBHOOK)
-# Of deliveries and of endpoints; without a bound, a long outage would make each look slow.
+# The most deliveries, and endpoints, that are counted: without a bound, a long outage would make it slow.
 MAX_COUNTED = 10_000
 # Deliveries that were given up are counted for this long.
 RECENT = timedelta(days=1)
@@ -45,14 +45,14 @@ class Endpoints:
 
 
 def oldest_event() -> datetime | None:
-    """Return when the oldest event was written of which no deliveries are written yet."""
+    """Return the time of the oldest event that is not dispatched yet; None if there is none."""
     rows = Event.objects.filter(dispatched_at__isnull=True)
     return rows.order_by("created_at").values_list("created_at", flat=True).first()
 
 
 @time_limit()
 def deliveries(now: datetime) -> Mapping[str, Deliveries]:
-    """Return the deliveries that have not arrived, by kind; those of disabled endpoints are left out."""
+    """Return the deliveries that have not arrived, by kind; none that wait for a disabled endpoint."""
     due = _counted(waiting().order_by("due_at")[:MAX_COUNTED])
     failed = _counted(given_up(now).order_by("begun_at")[:MAX_COUNTED])
     return {
@@ -67,7 +67,7 @@ def deliveries(now: datetime) -> Mapping[str, Deliveries]:
 
 
 def waiting() -> QuerySet[Delivery]:
-    """Return the deliveries that are still tried."""
+    """Return the deliveries that are due, without those of disabled endpoints."""
     is_sent = Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True)
     return Delivery.objects.filter(is_sent, state=Delivery.State.DUE)
 
@@ -98,7 +98,7 @@ def endpoints() -> Endpoints:
 
 def failing() -> QuerySet[WebhookEndpoint]:
     """Return the enabled endpoints whose newest delivery that was tried has not arrived."""
-    # Only those with such a delivery, which an index finds, are looked at.
+    # Only endpoints with such a delivery, which an index finds, are read.
     due, failed = (Delivery.objects.filter(state=state).values("endpoint") for state in NOT_ARRIVED)
     rows = WebhookEndpoint.objects.filter(Q(pk__in=due) | Q(pk__in=failed), is_enabled=True)
     found: QuerySet[WebhookEndpoint] = with_newest_state(rows).filter(newest_state__in=NOT_ARRIVED)
@@ -107,7 +107,7 @@ def failing() -> QuerySet[WebhookEndpoint]:
 
 def with_newest_state(rows: Any) -> Any:
     """Annotate each endpoint with the state of its newest delivery that was tried; None if none was."""
-    # The first attempt may be under way: it is in the log once it has ended.
+    # A delivery that is due counts as tried once its first attempt has ended and is in the log.
     ended = DeliveryAttempt.objects.filter(delivery=OuterRef("pk"), at__gte=OuterRef("begun_at"))
     tried = Delivery.objects.filter(~Q(state=Delivery.State.DUE) | Exists(ended))
     newest = tried.filter(endpoint=OuterRef("pk")).order_by("-pk").values("state")[:1]

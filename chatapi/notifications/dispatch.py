@@ -1,4 +1,4 @@
-"""Decides who gets an event: the endpoints of its organization or of the service, and people by mail."""
+"""Writes the deliveries of events: to the endpoints of the organization or the service, and by mail."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -24,11 +24,11 @@ MAILED_ROLES = frozenset({Role.OWNER, Role.ADMIN})
 def dispatch(now: datetime) -> int:
     """Write the deliveries of the oldest events that have none yet; return the number of these events."""
     waiting = Event.objects.filter(dispatched_at__isnull=True)
-    # First without a transaction, which would keep SQLite's writers waiting each second for nothing.
+    # Checked before the transaction, which would block SQLite's writers once a second for nothing.
     if not waiting.exists():
         return 0
     with transaction.atomic():
-        # Locked, so that two processes do not decide about one event; SQLite has one writer.
+        # Locked, so that two processes do not dispatch the same event; SQLite has one writer.
         events = list(waiting.select_for_update(skip_locked=True).order_by("created_at")[:BATCH])
         overtaken = _overtaken(events) if settings.SENDS_EMAIL else ()
         for event in events:
@@ -48,8 +48,8 @@ def _write(deliveries: Sequence[Delivery], event: Event, now: datetime) -> None:
 
 
 def _overtaken(events: Iterable[Event]) -> Collection[UUID]:
-    """Return the events of which people get no mail, because that of a higher threshold of the same budget,
-    period and limit says more.
+    """Return the events that are not mailed, because a higher threshold of the same budget, period and limit
+    was reached, too.
     """
     waiting = [event for event in events if event.kind == EventKind.BUDGET]
     subjects, periods = {each.subject for each in waiting}, {each.period for each in waiting}
@@ -72,7 +72,7 @@ def _limit_of(event: Event) -> tuple[str, str, str]:
 
 
 def _endpoints(event: Event) -> list[WebhookEndpoint]:
-    # Those without an organization are the service's, as its events are.
+    # Endpoints and events without an organization are the service's.
     rows = WebhookEndpoint.objects.filter(organization=event.organization_id, is_enabled=True)
     return [row for row in rows if row.wants(event.kind)]
 
@@ -86,7 +86,7 @@ def _people(event: Event) -> list[User]:
     if event.kind == EventKind.ALERT:
         alert = SpendAlert.objects.filter(pk=event.data["alert_id"]).first()
         return [each for each in mailable(event.organization_id) if alert and each.pk in alert.recipients]
-    # Without a choice for the end of an outage, that for its beginning counts.
+    # A person who made no choice for the end of an outage has that for its beginning.
     kinds = [*(begin for begin, end in ENDS.items() if end == event.kind), event.kind]
     rows = MailPreference.objects.filter(organization=event.organization_id, kind__in=kinds)
     chosen = sorted(rows.values_list("kind", "user", "is_wanted"), key=lambda row: kinds.index(row[0]))
@@ -102,7 +102,7 @@ def _people(event: Event) -> list[User]:
 
 
 def mailable(organization_id: int | None) -> list[User]:
-    """Return the members of the organization to whom mail may go, by name."""
+    """Return the members of the organization to whom mail may go, sorted by user name."""
     members = Member.objects.filter(organization=organization_id).select_related("user")
     people = [member.user for member in members.order_by("user__username")]
     return [person for person in people if gets_mail(person)]
@@ -127,7 +127,7 @@ def preferences(person: User, organization: Organization | None) -> dict[str, bo
 
 
 def prefer(person: User, organization: Organization | None, wanted: Mapping[str, bool]) -> None:
-    """Store of which kinds the person wants mail."""
+    """Store which kinds of events are mailed to the person."""
     for kind, is_wanted in wanted.items():
         MailPreference.objects.update_or_create(
             user=person, organization=organization, kind=kind, defaults={"is_wanted": is_wanted}

@@ -15,12 +15,12 @@ from usage.notifications import texts
 
 
 def send(event: Event, person: User) -> Attempt:
-    """Send the event once. It may block for as long as the mail server does; reads no database."""
-    if not settings.SENDS_EMAIL:  # Django's backend without a server would take it, and nobody would get it
+    """Send the event once. It blocks until the mail server has answered, and reads no database."""
+    if not settings.SENDS_EMAIL:  # Django's default backend would accept the mail and lose it
         return Attempt(0, error="no mail server is set up")
     began, error = time.monotonic(), ""
     try:
-        # Closed even if it could not be opened wholly, such as after a wrong password.
+        # The connection is also closed if opening it fails halfway, such as by a wrong password.
         with get_connection() as connection:
             connection.send_messages([message(event, person)])
     except (OSError, smtplib.SMTPException, ValueError) as exception:
@@ -58,7 +58,7 @@ def _reason(event: Event) -> str:
 
 
 def _where(event: Event) -> str:
-    """Return where the mail is chosen, as a link if the service knows its address."""
+    """Return where the mail is switched off: a link if the service knows its own URL, or else words."""
     if event.organization_id is None:
         path, page = reverse("admin:mail"), "on the page Mail of the administration"
     elif event.kind == EventKind.ALERT:

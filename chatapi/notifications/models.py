@@ -1,4 +1,4 @@
-"""Webhook endpoints, what is to be delivered to them and to people by mail, and the log of attempts."""
+"""Webhook endpoints, deliveries to them and by mail, the log of attempts, and people's choices of mail."""
 
 from django.conf import settings
 from django.db import models
@@ -13,8 +13,8 @@ MAX_ERROR_CHARS = 200
 
 
 class WebhookEndpoint(models.Model):
-    """A URL of a system that gets the events of its organization or, without one, those of the service; they
-    are signed with the endpoint's secret.
+    """A URL that receives the events of its organization or, without one, of the service, signed with the
+    endpoint's secret.
     """
 
     organization = models.ForeignKey(Organization, null=True, on_delete=models.CASCADE, related_name="+")
@@ -44,7 +44,7 @@ class Delivery(models.Model):
     """One event for one endpoint, or for one person by mail."""
 
     class State(models.TextChoices):
-        """Whether it is still tried."""
+        """DUE is still tried; DELIVERED and FAILED are not."""
 
         DUE = "due"
         DELIVERED = "delivered"

@@ -1,4 +1,4 @@
-"""The queue of deliveries: leased, so that no two processes send one at a time; retried for three days."""
+"""The queue of deliveries: leased, so that two processes do not send the same one; retried for three days."""
 
 import random
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from chatapi.notifications.models import (
 )
 from usage.models import WITH_AN_END, Event, EventKind
 
-# Longer than any attempt takes. After a crash, the next one is made when it has run out.
+# Longer than any attempt. After a crash, the next attempt is made when the lease has run out.
 LEASE = timedelta(minutes=2)
-# The wait after the first attempt; each further one is four times as long, up to the second.
+# The wait after the first attempt, which each further attempt multiplies by four, and the longest wait.
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=5), timedelta(hours=8)
 GIVE_UP_AFTER = timedelta(days=3)
 KEEP_LOG, KEEP_EVENTS = timedelta(days=30), timedelta(days=400)
-# Of one delivery: a page shows all of them, and each replay adds some.
+# The attempts that a delivery keeps: a page shows all of them, and each replay adds some.
 MAX_LOG = 50
 DELETED_AT_ONCE = 500
 
@@ -42,25 +42,27 @@ class Attempt:
 
     @property
     def is_delivered(self) -> bool:
-        """Return whether the receiver has it; without an error and a status, it is a mail that was sent."""
+        """Return whether it arrived: with a status of 2xx or, for mail, which has none, without an error."""
         return not self.error and (self.status is None or 200 <= self.status < 300)
 
 
 def take(now: datetime, most: int) -> list[Delivery]:
-    """Lease up to `most` deliveries that are due, with their events, endpoints and people. Organizations take
-    turns, each with its oldest first, so that the backlog of one does not postpone the others.
+    """Lease up to `most` deliveries that are due, and return them with their events, endpoints and people.
+
+    Organizations take turns, each with its oldest delivery first, so that the backlog of one does not delay
+    the others.
     """
     due = Delivery.objects.filter(
         Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now
     )
-    # First without a transaction, as in `dispatch`.
+    # Checked before the transaction, as in `dispatch`.
     if not due.exists():
         return []
     owner, oldest_first = "event__organization", (F("due_at").asc(), F("pk").asc())
     turn = Window(RowNumber(), partition_by=owner, order_by=oldest_first)
     chosen = due.order_by(turn, *oldest_first).values("pk")[:most]
     with transaction.atomic():
-        # Of another process' rows, none are waited for.
+        # Rows that another process has locked are skipped, not waited for.
         rows = list(
             due.filter(pk__in=chosen)
             .select_related("event__organization", "endpoint", "user")
@@ -76,16 +78,17 @@ def take(now: datetime, most: int) -> list[Delivery]:
 
 
 def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.State:
-    """Write the attempt of a leased delivery, which began `now`, into its log, which keeps the newest
-    `MAX_LOG`, and return the state that follows. Nothing is written if its endpoint or person was removed
-    meanwhile.
+    """Write an attempt that began at `now` into the log of its leased delivery; return the state afterwards.
+
+    The log keeps the newest `MAX_LOG` attempts. Nothing is written if the delivery was removed meanwhile,
+    with its endpoint or person.
     """
     is_over = now >= delivery.begun_at + GIVE_UP_AFTER
     state = Delivery.State.FAILED if is_over else Delivery.State.DUE
     if attempt.is_delivered:
         state = Delivery.State.DELIVERED
     with transaction.atomic():
-        # Locked, so that it is not removed before the attempt is there.
+        # Locked, so that it is not removed before the attempt is written.
         if Delivery.objects.select_for_update().filter(pk=delivery.pk).first() is None:
             return state
         DeliveryAttempt.objects.create(
@@ -99,7 +102,7 @@ def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.Stat
         newest_first = DeliveryAttempt.objects.filter(delivery=delivery).order_by("-pk")
         beyond = newest_first.values("pk")[MAX_LOG : MAX_LOG + DELETED_AT_ONCE]
         DeliveryAttempt.objects.filter(pk__in=beyond).delete()
-        # If another process has taken it over since, or a person has replayed it, that one decides.
+        # `due_at` differs if another process has leased it since, or a person has replayed it.
         own = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
         if state == Delivery.State.DUE:
             ended_at = now + timedelta(milliseconds=attempt.duration_ms)
@@ -112,27 +115,27 @@ def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.Stat
 
 def _wait(attempts: int) -> timedelta:
     wait_s = min(FIRST_WAIT.total_seconds() * 4 ** min(attempts - 1, 10), LONGEST_WAIT.total_seconds())
-    # Not all at once, when many deliveries to one receiver have failed together.
+    # Spread, so that deliveries that failed together are not repeated at the same moment.
     return timedelta(seconds=wait_s * random.uniform(0.8, 1.2))  # noqa: S311  nothing secret
 
 
 def replay(now: datetime, delivery: Delivery) -> None:
-    """Deliver once more, with the same id, and begin the three days again."""
+    """Make the delivery due again, with the same id, for another three days."""
     Delivery.objects.filter(pk=delivery.pk).update(
         state=Delivery.State.DUE, begun_at=now, due_at=now, attempts=0
     )
 
 
 class Old(NamedTuple):
-    """Deliveries and events that are kept no longer, by their ids."""
+    """The ids of deliveries and events that are to be deleted."""
 
     deliveries: Sequence[int]
     events: Sequence[UUID]
 
 
 def old(now: datetime) -> Old:
-    """Return some old deliveries and events; read outside of the transaction that deletes them."""
-    # Those that are still due, too: they wait for an endpoint that is disabled.
+    """Return some deliveries and events to delete. Read them outside of the transaction that deletes them."""
+    # Also those that are due: they wait for an endpoint that is disabled.
     deliveries = Delivery.objects.filter(begun_at__lt=now - KEEP_LOG).order_by("begun_at")
     over = Event.objects.filter(WITH_AN_END, created_at__lt=now - KEEP_EVENTS).order_by("created_at")
     return Old(
@@ -144,7 +147,7 @@ def old(now: datetime) -> Old:
 def delete(now: datetime, items: Sequence[Old]) -> list[None]:
     """Delete deliveries with their logs, and events; an operation of `GroupCommit`."""
     for item in items:
-        # One that was replayed since is not old.
+        # A delivery that was replayed since is not old any more.
         Delivery.objects.filter(pk__in=item.deliveries, begun_at__lt=now - KEEP_LOG).delete()
         Event.objects.filter(pk__in=item.events).delete()
     return [None for _ in items]
@@ -153,7 +156,7 @@ def delete(now: datetime, items: Sequence[Old]) -> list[None]:
 def send_test(now: datetime, endpoint: WebhookEndpoint) -> Delivery | None:
     """Write a test event, which goes to this endpoint only; None if one is due already."""
     with transaction.atomic():
-        # Locked, so that of two presses at once the second finds the first one's event.
+        # Locked, so that of two presses at once the second one finds the event of the first.
         WebhookEndpoint.objects.select_for_update(no_key=True).filter(pk=endpoint.pk).first()
         due = Delivery.objects.filter(endpoint=endpoint, state=Delivery.State.DUE)
         if due.filter(event__kind=EventKind.TEST).exists():

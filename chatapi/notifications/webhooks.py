@@ -1,4 +1,4 @@
-"""Sends an event to an endpoint as Standard Webhooks say (standardwebhooks.com), signed with its secrets."""
+"""Sends an event to an endpoint, signed with its secrets, by Standard Webhooks (standardwebhooks.com)."""
 
 import asyncio
 import base64
@@ -32,18 +32,18 @@ MAX_ENDPOINTS = 10
 ROTATION = timedelta(days=1)
 """The time for which messages have signatures by the old secret, too."""
 TIMEOUT_S = 15.0
-# Of lookups, each of which may last for half a minute; the event loop's own are two at a time.
+# Threads for name lookups, which may last for half a minute each; uvloop's own runs two at a time.
 _NAME_THREADS = ThreadPoolExecutor(128, thread_name_prefix="names")
 _PREFIX, _SECRET_BYTES = "whsec_", 32
 SECRETS_LOST = "The secret can't be decrypted: it was made under another CHATAPI_SECRET_KEY. Rotate it."
 
 
 class RefusedAddress(OSError):
-    """The host of a URL has an address that no message may go to."""
+    """The host of a URL has an IP address to which no message may go."""
 
 
 def url_mistake(url: str) -> str | None:
-    """Return the mistake in an endpoint's URL, or None. Its host is looked up when a message is sent."""
+    """Return the mistake in an endpoint's URL, or None. Its host is looked up only to send a message."""
     schemes = ("http", "https") if settings.WEBHOOK_PRIVATE_ADDRESSES else ("https",)
     try:
         parts = urlsplit(url)
@@ -63,7 +63,7 @@ def add(endpoint: WebhookEndpoint) -> str | None:
     """Save a new endpoint, and return its secret; None if its owner has as many as it may."""
     with transaction.atomic():
         if endpoint.organization_id is not None:
-            # Locked, so that two at once do not exceed the bound.
+            # Locked, so that two additions at once do not exceed the bound.
             Organization.objects.select_for_update(no_key=True).get(pk=endpoint.organization_id)
         if is_full(endpoint.organization_id):
             return None
@@ -86,15 +86,15 @@ def _set_secret(endpoint: WebhookEndpoint) -> str:
 
 
 def secret_id(endpoint: WebhookEndpoint) -> str:
-    """Return a text that differs for each secret, and tells nothing of it."""
+    """Return an id of the secret, which reveals nothing of it."""
     return hashlib.sha256(bytes(endpoint.encrypted_secret)).hexdigest()[:16]
 
 
 def rotate(endpoint: WebhookEndpoint, now: datetime, current_id: str) -> str | None:
-    """Replace the secret, and return the new one; the old one signs, too, for a day.
+    """Replace the secret, and return the new one; messages are also signed with the old one for a day.
 
-    Returns None and changes nothing if the secret is not the one with this id any more: the secret that
-    receivers have would no longer sign.
+    Returns None and changes nothing if the secret with the id `current_id` was replaced already: a second
+    rotation would end the secret that receivers have.
     """
     with transaction.atomic():
         locked = WebhookEndpoint.objects.select_for_update().filter(pk=endpoint.pk).first()
@@ -146,7 +146,7 @@ def headers(event: Event, body: bytes, secrets: list[bytes], now: datetime) -> d
 
 
 def new_session() -> aiohttp.ClientSession:
-    """Return a session without cookies, proxies, DNS cache and connections that are used again."""
+    """Return a session without cookies, proxies and a DNS cache, with a new connection for each message."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0,
@@ -163,7 +163,7 @@ def new_session() -> aiohttp.ClientSession:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up names in threads of its own, so that names that hang keep no others waiting."""
+    """Looks up names in its own threads, so that slow lookups do not delay others."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -181,18 +181,18 @@ class _Resolver(AbstractResolver):
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """Let go of nothing: the threads are the process's."""
+        """Do nothing: the threads live as long as the process."""
 
 
 def _socket_to_public(address: aiohttp.AddrInfoType) -> socket.socket:
     """Return a socket for a connection to the address; raises `RefusedAddress`.
 
-    It gets what the host's name was resolved to, just before the connection is made to it, so a name that
-    resolves to something else a moment later changes nothing.
+    The address is the one that the connection will use, so a name that resolves to another address a moment
+    later can't get around this check.
     """
     family, kind, protocol, _, place = address
     if not settings.WEBHOOK_PRIVATE_ADDRESSES and not is_public(str(place[0])):
-        # Without the address: what a name is inside of this network is nobody's business.
+        # Without the address: endpoints' owners must not learn how names resolve inside this network.
         raise RefusedAddress(errno.EACCES, "not a public address")
     return socket.socket(family, kind, protocol)
 
@@ -211,11 +211,11 @@ async def send(
                 endpoint.url, data=body, headers=headers(event, body, secrets, now), allow_redirects=False
             ) as response:
                 status = response.status
-                # Beyond this nothing is read: the connection is closed.
+                # The rest is not read: the connection is closed.
                 answer = (await response.content.read(MAX_ANSWER_CHARS)).decode(errors="replace")
     except TimeoutError:
         error = f"no answer within {TIMEOUT_S:.0f} s"
-    # The texts of these two have the whole URL, which may be a secret.
+    # The texts of these two exceptions have the whole URL, which may be a secret.
     except aiohttp.ClientResponseError:
         error = "the answer is not HTTP"
     except aiohttp.InvalidURL as exception:
@@ -223,6 +223,6 @@ async def send(
     except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as exception:
         error = str(exception) or type(exception).__name__
     if status is not None:
-        # The receiver has the event, whatever becomes of the rest of its answer.
+        # The receiver has the event, even if reading its answer failed.
         error = "" if 200 <= status < 300 else f"status {status}"
     return Attempt(round((time.monotonic() - began) * 1_000), status, answer.replace("\0", ""), error)

@@ -21,7 +21,7 @@ from usage.pages import audit, booking, budget_pages, exports, live, overview, r
 
 
 def urls() -> list[URLPattern]:
-    """Return the routes, relative to the admin's, for people who may enter it."""
+    """Return the routes, relative to the admin's URL; each requires a person who may enter the admin."""
     view = admin.site.admin_view
     return [
         path("", view(overview_page), name="index"),
@@ -90,13 +90,13 @@ def overview_page(request: HttpRequest) -> HttpResponse:
 
 
 def requests_page(request: HttpRequest) -> HttpResponse:
-    """Show the list of requests, to filter by any endpoint and dialect."""
+    """Show the list of requests, with filters for the endpoints and dialects that there are."""
     endpoints = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
     return request_list.list_page(request, endpoints=endpoints, dialects=DIALECTS)
 
 
 def no_feed(request: HttpRequest) -> HttpResponse:
-    """Refuse HTTP for the feed, which is a WebSocket; asgi.py routes those."""
+    """Refuse HTTP for the feed, which is a WebSocket; `asgi.py` routes WebSockets."""
     return HttpResponse(
         "This is a WebSocket.\n",
         status=426,

@@ -94,7 +94,7 @@ def _lines(row: ServedModel) -> list[DeploymentLine]:
 
 
 class NewDeploymentInline(StackedInline):
-    """The deployment that a new model needs. Later ones have pages of their own: their forms are long."""
+    """The first deployment of a new model. Later deployments have their own pages: their forms are long."""
 
     model = Deployment
     form = DeploymentForm
@@ -154,7 +154,7 @@ class ServedModelAdmin(ListAdmin):
         return response
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
-        """Keep the id and the kind, by which history names the model and reports its usage."""
+        """Fix the id and the kind of an existing model: its history and its usage reports depend on them."""
         return ["id", "kind", "created_at"] if obj else ["created_at"]
 
     def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
@@ -260,7 +260,7 @@ class DeploymentAdmin(ChoosesRows, ListAdmin):
 
     def has_test_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the person may change deployments and, with an id, whether there is one."""
-        # The theme asks without an id to decide whether the button exists at all.
+        # The theme calls this without an id to decide whether to show the button at all.
         is_there = object_id is None or self.get_object(request, object_id) is not None
         return is_there and request.user.has_perm("chatapi.change_deployment")
 

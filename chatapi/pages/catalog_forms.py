@@ -1,4 +1,4 @@
-"""The forms of models, their aliases in projects, and deployments, with fields instead of JSON."""
+"""The forms of models, of projects and their aliases, and of deployments, with fields instead of JSON."""
 
 import re
 from collections.abc import Callable
@@ -111,14 +111,14 @@ class ServedModelForm(ConstrainedForm):
         """Refuse names that other models have, and an id that is another model's alias."""
         data = self.cleaned_data
         own = ServedModel(pk=data.get("id", self.instance.pk), aliases=data.get("aliases", []))
-        # Its own names last, so that the mistake is about them.
+        # This model comes last, so that the mistake names it.
         if clash := shared_alias([*ServedModel.objects.exclude(pk=own.pk), own]):
             raise ValidationError({"aliases" if clash[0] == own.pk else NON_FIELD_ERRORS: clash[1]})
         return data
 
 
 class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """What the forms of a project share: its own names for models and its fallbacks, as lines of text."""
+    """The base of the forms of a project: its aliases and fallbacks of models, as lines of text."""
 
     class Meta:
         model = Project
@@ -145,7 +145,7 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
         )
 
     def rename_limited_end_users(self) -> None:
-        """Let limits of single end users hold for the names in requests, if the project now hashes names."""
+        """Hash the names of end users that have their own limits, if the project hashes names from now on."""
         project = self.instance
         if "hashes_end_users" in self.changed_data and project.hashes_end_users:
             of_budgets = BudgetLimit.objects.filter(scope=Scope.END_USER).values("scope_id")
@@ -157,7 +157,7 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
         return self.cleaned_data["stores_responses_days"] or 0
 
     def clean_model_aliases(self) -> dict[str, str]:
-        """Return the models by alias; raise `ValidationError` for a name that a model has already, and for
+        """Return the models by alias; raises `ValidationError` for a name that a model has already, and for
         an unknown model.
         """
         pairs = _pairs(self.cleaned_data["model_aliases"], ALIASES_EXAMPLE)
@@ -170,7 +170,7 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
         return dict(pairs)
 
     def clean_model_fallbacks(self) -> dict[str, list[str]]:
-        """Return the lists by the name of the model before them; raise `ValidationError` for a mistake."""
+        """Return the fallbacks of each model, by its name; raises `ValidationError` for a mistake."""
         pairs = _pairs(self.cleaned_data["model_fallbacks"], FALLBACKS_EXAMPLE)
         lists = [(name, [each for each in _BETWEEN_NAMES.split(models) if each]) for name, models in pairs]
         kinds: dict[str, str] = {}
@@ -184,7 +184,7 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
 
 
 class ProjectForm(ProjectModelsForm, ConstrainedForm):
-    """A project, with its own names for models, and the models that answer if another one can't."""
+    """A project, with its aliases and fallbacks of models."""
 
     model_aliases = forms.CharField(
         required=False,
@@ -221,7 +221,7 @@ class ProjectForm(ProjectModelsForm, ConstrainedForm):
 
 
 def _pairs(text: str, example: str) -> list[list[str]]:
-    """Return both sides of each line `name = value`; raise `ValidationError` for another line."""
+    """Return both sides of each line `name = value`; raises `ValidationError` for any other line."""
     lines = [line for line in text.splitlines() if line.strip()]
     pairs = [[part.strip() for part in line.split("=", 1)] for line in lines]
     if wrong := [line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2]:
@@ -294,7 +294,7 @@ class DeploymentForm(ConstrainedForm):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Refuse two keys; take the timeouts, and the removal of the key, into the row."""
+        """Refuse two sources of a key; write the timeouts, and the removal of a key, into the row."""
         data = self.cleaned_data
         if data.get("api_key") and (data.get("api_key_env") or data.get("removes_api_key")):
             self.add_error(
@@ -307,6 +307,6 @@ class DeploymentForm(ConstrainedForm):
 
     def _save_m2m(self) -> None:
         super()._save_m2m()  # type: ignore[misc]  # django-stubs leave this hook out
-        # Only now a new row has the id to which its key is bound.
+        # Here, because only a saved row has the id to which its encrypted key is bound.
         if key := self.cleaned_data.get("api_key"):
             upstream_keys.enter(self.instance, key)

@@ -71,7 +71,7 @@ def import_page(request: HttpRequest) -> HttpResponse:
             return _preview(
                 request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
             )
-        # The digest makes sure that what is applied is what the person has seen.
+        # The digest makes sure that the plan is the one that the person has seen.
         plan = loading.load(
             catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest
         )
@@ -90,14 +90,14 @@ def import_page(request: HttpRequest) -> HttpResponse:
 
 
 def _upload(request: HttpRequest) -> Upload:
-    """Return the upload; raises `ValueError` with a text for the person."""
+    """Return the upload; raises `ValueError` with a message for the person."""
     sent = request.FILES.get("file")
     text = request.POST.get("text", "") if sent is None else _text(sent)
-    # Forms send line ends as \r\n, and the preview's form must send what the file had.
+    # Forms send line ends as \r\n, but the preview's form must send the same text as the file.
     text = text.replace("\r\n", "\n")
     if not text.strip():
         raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
-    # Again for the preview's form, which sends the text itself.
+    # Checked here, too, for the preview's form, which sends the text itself.
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"

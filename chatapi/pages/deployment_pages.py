@@ -1,6 +1,7 @@
-"""Pages about deployments: how each one did with the newest requests, and a test that calls one.
+"""Pages about deployments: the outcomes of their newest requests, and a test that calls one.
 
-A test is one request for one token to the saved row's URL. No generation, hold or ledger entry is made of it.
+A test sends one small request (for one token, or for one embedding) to the URL of the saved row. It makes no
+generation, hold or ledger entry.
 """
 
 import asyncio
@@ -36,12 +37,12 @@ from usage.models import Generation, Outcome
 from usage.pages.filters import words
 from usage.pages.links import page_url
 
-# The newest requests, by which deployments are judged.
+# The number of the newest requests by which deployments are judged.
 SAMPLE = 500
-# Deployments that are shown even without traffic.
+# The number of deployments that are shown even without traffic.
 FEW = 5
 _COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
-# The messages that generations keep of errors that are the request's fault; `REQUEST_REFUSED` is in old rows.
+# The stored messages of errors that are the request's fault; only old rows have `REQUEST_REFUSED`.
 _OF_THE_REQUEST = (REFUSED, REQUEST_REFUSED, REQUEST_TOO_LARGE)
 _MOODS = {
     "healthy": "good",
@@ -50,7 +51,7 @@ _MOODS = {
     "some errors": "warn",
     "failing": "bad",
 }
-# The limit of the whole call, shorter than the deployment's own, because a person waits for the page.
+# The time limit of a test, shorter than the deployment's own, because a person waits for the page.
 TIMEOUT_S = 20.0
 _HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
@@ -66,13 +67,13 @@ _HINTS = {
 
 
 def hint(row: Deployment, error: str | None) -> str | None:
-    """Return what an operator can do about the error of a call, or None."""
+    """Return a hint at what an operator can do about the error of a call, or None."""
     if error == "upstream_credentials_missing" and row.api_key_env:
         return f"Set {row.api_key_env} in the environment of web processes and workers, and restart them."
     return _HINTS.get(error or "")
 
 
-# ---- how each deployment did
+# ---- outcomes of the newest requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class DeploymentHealth:
 
 @dataclass(frozen=True, slots=True)
 class BusiestDeployments:
-    """Deployments with traffic, or the first few; those with the most failures come first."""
+    """Deployments with traffic, or the first few; those with the most failures of their own come first."""
 
     rows: Sequence[DeploymentHealth]
     count: int
@@ -143,8 +144,8 @@ class _Served:
 
     @property
     def state(self) -> str:
-        """Return the state, by the requests that have ended."""
-        # Open requests say nothing yet: while an upstream hangs, many of them wait for their timeout.
+        """Return the state, judged by the requests that have ended."""
+        # Open requests do not count: while an upstream hangs, many of them wait for their timeout.
         ended = sum(outcome != "" for outcome in self.outcomes) + self.failed_over
         if not self.outcomes and not self.failed_over:
             return "no traffic"
@@ -175,7 +176,7 @@ class Catalog:
 
 
 def recent_deployments(deployments: Sequence[Deployment]) -> BusiestDeployments:
-    """Return the deployments, judged by the newest `SAMPLE` requests."""
+    """Return the deployments with the outcomes of the newest `SAMPLE` requests."""
     newest = list(Generation.objects.order_by("-id").only(*_COLUMNS)[:SAMPLE])
     served = _served(newest)
     times = _times([row.admitted_at for row in newest])
@@ -202,7 +203,7 @@ def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
 
 
 def _times(admitted: Sequence[datetime]) -> dict[str, str]:
-    """Return the URL parameters for the requests admitted in this time, including the last one."""
+    """Return the URL parameters of a range that contains all these times of admission."""
     if not admitted:
         return {}
     end = max(admitted) + timedelta(microseconds=1)
@@ -257,9 +258,9 @@ class Finding:
 
 
 def call(row: Deployment) -> Finding:
-    """Call the row's deployment and wait for the end, `TIMEOUT_S` at most.
+    """Call the row's deployment, and wait for the end of its answer, `TIMEOUT_S` at most.
 
-    It blocks, and needs a thread without an event loop.
+    Blocks; call it in a thread without an event loop.
     """
     answer = asyncio.run(_ask(target_of(row), MODEL_KINDS[row.model.kind].test_request))
     failure = answer.completion.failure
@@ -328,7 +329,7 @@ async def _ask(target: Target, request: GenerationRequest) -> _Answer:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
-    """Show what a test would call; a POST calls it. It needs the permission to change deployments."""
+    """Show what a test would call; a POST runs it. Requires the permission to change deployments."""
     if not request.user.has_perm("chatapi.change_deployment"):
         raise PermissionDenied
     rows = admin.site.get_model_admin(Deployment).get_queryset(request).select_related("model")
@@ -339,7 +340,7 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
     finding = None
     if request.method == "POST" and not mistakes:
         if not connection.in_atomic_block:
-            # The call waits for an upstream; other requests need the connection meanwhile.
+            # Released: other requests may need the connection while the call waits for an upstream.
             connection.close()
         finding = call(row)
         recorder.record("tested", row, {"outcome": [None, finding.outcome]})
@@ -351,7 +352,7 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
 
 
 def _mistakes(row: Deployment) -> list[str]:
-    """Return the mistakes of a row that was saved without a check."""
+    """Return the validation errors of the row, which may have been saved without validation."""
     try:
         row.full_clean()
     except ValidationError as error:
@@ -366,7 +367,7 @@ def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> d
         "mistakes": mistakes,
         "finding": finding,
         "timeout_s": f"{TIMEOUT_S:.0f}",
-        # The page says only whether the key is set.
+        # The page shows only whether there is a key.
         "has_key": bool(upstream_keys.key_of(row)),
         "hint": hint(row, finding.error) if finding else None,
     }

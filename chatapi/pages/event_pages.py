@@ -1,4 +1,4 @@
-"""The operator's pages of events: their list, and the kinds of which the operator wants mail."""
+"""The operator's pages of events: their list, and the kinds that are mailed to the operator."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from chatapi.notifications.queue import KEEP_LOG
 from usage.models import OPERATORS_KINDS, Event
 from usage.notifications import texts
 
-# The deliveries that an event's page shows, those that have not arrived first.
+# The most deliveries that an event's page shows.
 MAX_SHOWN = 50
 _STATES = {
     Delivery.State.FAILED: "failed",
@@ -44,7 +44,7 @@ class EventAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
         "deliveries",
     )  # fmt: skip
     readonly_fields = ("what", "deliveries")
-    # Other people see the deliveries of their organization in the console, as far as their role allows.
+    # Members see the deliveries of their organization in the console, as far as their role allows.
     operators_fields = ("deliveries",)
     list_display = ("created_at", "kind", "organization", "what", "sent")
     list_filter = ("kind", "organization")
@@ -96,7 +96,7 @@ def _deliveries(event: Event) -> Any:
 
 
 def _receiver(delivery: Delivery) -> str:
-    """Return who gets it. Of a URL only the host: the rest may be a secret of its organization."""
+    """Return the receiver as text. A URL is cut to its host: the rest may be a secret of the organization."""
     if delivery.endpoint is not None:
         return f"webhook at {urlsplit(delivery.endpoint.url).hostname}"
     assert delivery.user is not None
@@ -104,7 +104,7 @@ def _receiver(delivery: Delivery) -> str:
 
 
 class MailForm(forms.Form):
-    """The kinds of which the operator wants mail."""
+    """The kinds of events that are mailed to the operator."""
 
     kinds = forms.MultipleChoiceField(
         label="Mail me",
@@ -116,9 +116,9 @@ class MailForm(forms.Form):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def mail_page(request: HttpRequest) -> HttpResponse:
-    """Show the kinds of events of the service; store of which the operator wants mail."""
+    """Show the kinds of events of the service; store which of them are mailed to the operator."""
     person: Any = request.user
-    # Only superusers get it: others of the staff may see no money.
+    # Only superusers get this mail: other staff may not be allowed to see amounts of money.
     if not person.is_superuser:
         raise PermissionDenied
     wanted = preferences(person, None)

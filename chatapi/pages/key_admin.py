@@ -75,8 +75,9 @@ class KeyList(ChangeList):
 
 @admin.register(APIKey)
 class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
-    """API keys. A secret is shown once, when it is made; keys are revoked and never deleted: the ledger names
-    them.
+    """API keys. A secret is shown once, when it is made.
+
+    Keys are revoked and never deleted, because the ledger names them.
     """
 
     nothing_yet = "No API keys yet. Clients need one to call the API."
@@ -92,7 +93,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         "project__organization",
     ]  # fmt: skip
     list_select_related = ["project__organization"]
-    # The public part is no secret: lists show it.
+    # The public part of a key is not secret, so that it can be searched for.
     search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
     search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
     autocomplete_fields = ["project"]
@@ -110,7 +111,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Refuse admin keys to members: widening, enabling or rotating one is as good as making one."""
+        """Refuse admin keys that the person may not make: changing one is as good as making one."""
         if not super().has_change_permission(request, obj):
             return False
         row = None if obj is None else self.row_of(request, obj)
@@ -182,7 +183,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     # ---- one key
 
     def get_fieldsets(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
-        """Return the fields; a digest is never among them."""
+        """Return the fields, without the digests of secrets."""
         may_change = obj is None or self.has_change_permission(request, obj)
         rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
         if obj is not None or access.may_make_admin_keys(request.user, None):
@@ -199,7 +200,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return [(None, {"fields": known}), ("Rights", {"fields": rights})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
-        """Keep what the key is; its rights can change."""
+        """Return the fields that the person can't edit: for an existing key, all but its name and rights."""
         if obj is None:
             return []
         may_make_admin = access.may_make_admin_keys(request.user, obj.project.organization_id)
@@ -226,7 +227,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @display(description="Old secret")
     def previous_secret(self, row: APIKey) -> str:
-        """Return the end of the secret before the last rotation."""
+        """Return until when the secret from before the last rotation works."""
         return f"{row.previous_redacted} works until {formatting.moment(row.previous_expires_at)} UTC"
 
     @display(description="Scopes")
@@ -244,7 +245,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     ) -> None:
         """Keep a new key's secret in this request only."""
         if change:
-            # Not the other columns: a rotation or somebody with more rights may have changed them meanwhile.
+            # Only these columns: a rotation or a person with more rights may have changed others meanwhile.
             obj.save(update_fields=[name for name in KeyForm.Meta.fields if name in form.cleaned_data])
         else:
             obj.secret = keys.issue(obj)
@@ -256,12 +257,12 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask until when the current secret works, then show the new one, once."""
+        """Show the form with the end of the current secret; make a new secret, and show it once."""
         row: APIKey = self.get_object(request, object_id)
         if row.revoked_at is not None:
             messages.error(request, _REVOKED)
             return redirect("admin:accounts_apikey_change", object_id)
-        # By the public part in the form, two people who rotate at once do not end each other's secret.
+        # The form has the secret's public part: two people who rotate at once do not end each other's secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
         if not form.is_valid():
             context = self.page_context(request, row, "Rotate an API key") | {

@@ -19,7 +19,7 @@ from chatapi.catalog import sandbox_last
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 
-# Seconds for which the old secret still works after a rotation, with their texts.
+# The texts of the times for which the old secret works after a rotation, by seconds.
 OVERLAPS = {
     "0": "now",
     "3600": "in 1 hour",
@@ -28,7 +28,7 @@ OVERLAPS = {
     "604800": "in 7 days",
 }
 
-# What the pages answer to a rotation by a form that is out of date.
+# The message after a rotation with a form that is out of date.
 KEY_CHANGED = (
     "Nothing was changed: since this form was opened, the key was rotated or revoked. If you rotated it "
     "yourself and saw no new secret, rotate it again."
@@ -36,7 +36,7 @@ KEY_CHANGED = (
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """The rights of a key. Dialects, scopes and models are chosen, not typed."""
+    """The name, rights, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
         choices=KeyScope.choices,
@@ -85,7 +85,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         return expires_at
 
     def clean_is_admin(self) -> bool:
-        """Raise `ValidationError` unless the person is an owner or admin of the key's organization."""
+        """Raise `ValidationError` for an admin key if the person may not make one in this organization."""
         is_admin: bool = self.cleaned_data["is_admin"]
         project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
         if (
@@ -122,7 +122,7 @@ class NewKeyForm(KeyForm):
         fields = ["project", *KeyForm.Meta.fields]
 
     def clean(self) -> dict[str, Any]:
-        """Set the kind before the secret is made."""
+        """Set whether it is a test key, before the secret is made: the prefix says so."""
         self.instance.is_test = self.cleaned_data.get("test_key", False)
         return self.cleaned_data
 
@@ -150,7 +150,7 @@ class RotationForm(forms.Form):
 
     @property
     def previous_until(self) -> datetime | None:
-        """Return the chosen end of the old secret, of a valid form; None for now."""
+        """Return when the old secret stops working, of a valid form; None means now."""
         until: datetime | None = self.cleaned_data["until"]
         if until is not None:
             return until
@@ -159,8 +159,8 @@ class RotationForm(forms.Form):
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """Return all models, and chosen ones that the catalog no longer has."""
-    # Without those, saving the form would let a key use more models than before, or a limit apply to more.
+    """Return choices: all models, and those chosen ones that the catalog no longer has."""
+    # Without the latter, saving a form could empty a list, and let a key use, or a limit cover, all models.
     known = list(ServedModel.objects.order_by(*sandbox_last()).values_list("id", flat=True))
     return [(name, name) for name in known] + [
         (name, f"{name} (not in the catalog)") for name in chosen if name not in known

@@ -35,7 +35,7 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """A budget that the key's requests count in; `url` is its limit's, empty without one."""
+    """A budget to which the key's requests count; `url` is that of its limit, or empty if it has none."""
 
     owner: str
     spending: Spending
@@ -57,7 +57,7 @@ class BudgetRow:
 
 
 def panels(row: APIKey, person: Person) -> dict[str, Any]:
-    """Return the context of the two templates: the key's activity and limits, and what the person may add."""
+    """Return the templates' context: the key's activity and limits, and which limits the person may add."""
     activity = key_activity([row], timezone.now())[row.pk]
     refused = refused_requests.of_key(row.pk, timezone.now())
     return {
@@ -74,7 +74,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
 
 
 def may_add(row: APIKey, person: Person) -> dict[str, bool]:
-    """Return whether the person may add limits of the key, as the templates name it."""
+    """Return which kinds of limits of the key the person may add, by the templates' names."""
     organization_id = row.project.organization_id
     return {
         "may_add_rate_limit": access.may_in(person, "accounts.add_ratelimit", organization_id),

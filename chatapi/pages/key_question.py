@@ -13,8 +13,10 @@ from unfold.enums import ActionVariant
 def asked_first(
     title: str, explanation: str, submit: str, *, is_final: bool = False, **settings: Any
 ) -> Callable[[Callable[..., HttpResponse]], Any]:
-    """Make a method of the keys' admin a button that asks for confirmation: in a dialog, or on a page at its
-    URL. `is_final`: the change can't be undone. `settings` are those of the theme's `action`.
+    """Return a decorator that makes a method of the keys' admin a button which asks for confirmation, in a
+    dialog or on a page.
+
+    `is_final`: the change can't be undone. `settings` are the arguments of the theme's `action`.
     """
 
     def decorate(method: Callable[..., HttpResponse]) -> Any:

@@ -1,4 +1,4 @@
-"""Code of a new key's first request, in curl, Python and JavaScript, for each kind of model."""
+"""Code for a key's first request, in curl, Python and JavaScript, for each kind of model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
     """Return a served model of each kind that the key may use, preferably the default model."""
     allowed, project = set(row.allowed_models), row.project
     served = sorted(
-        # False sorts before True, so the default model is the first, and the sandbox's others are the last.
+        # False sorts before True, so the default model comes first, and other models of the sandbox last.
         (model.id != settings.DEFAULT_MODEL, model.is_sandbox, model.id, ModelKind(model.kind))
         for model in catalog.load().values()
         if model.is_listed
@@ -42,7 +42,7 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
 
 
 def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, str]) -> Sequence[Snippet]:
-    """Return first requests to each kind of model; only a look-up of the key if it can't complete."""
+    """Return code for each kind of model; only a look-up of the key if it can't call any model."""
 
     def filled(text: str, model: str) -> str:
         return written(text, origin=origin, key=secret, model=model)

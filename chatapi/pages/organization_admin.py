@@ -24,12 +24,12 @@ from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import spent_column
 
-# The most projects, and members, that the form of an organization shows.
+# Above this number of projects, or of members, the form of an organization leaves them out.
 _MAX_INLINE_ROWS = 20
 
 
 def _count_of(model: type[Model]) -> Coalesce:
-    """Return the number of an organization's rows of this model."""
+    """Return an expression: the number of an organization's rows of this model."""
     own = model._default_manager.filter(organization=OuterRef("pk")).order_by()
     return Coalesce(Subquery(own.values("organization").annotate(count=Count("pk")).values("count")), 0)
 
@@ -52,7 +52,7 @@ class NewOrganizationForm(ConstrainedForm):
 
 
 class MemberInline(TenantAdmin, TabularInline):
-    """An organization's members, who have pages of their own for changes."""
+    """An organization's members; changes are made on their own pages."""
 
     model = Member
     extra = 0
@@ -102,7 +102,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
         return spent_column.shown_to(request, super().get_list_display(request))
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """Return none for a new organization, and none with more rows than a form shows."""
+        """Return the inlines that have few enough rows; none for a new organization."""
         if obj is None:
             return []
         rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
@@ -125,7 +125,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
-            # Not the other columns, which others may have changed since this form was opened.
+            # Only these columns: other people may have changed others since this form was opened.
             obj.save(update_fields=form.changed_data)
         else:
             obj.save()

@@ -35,15 +35,15 @@ from usage.statements.month import Month
 
 _PERMISSION = "accounts.view_organization"
 _DAYS = 30
-# Rows of each table; the links above them lead to all.
+# The most rows of each table; the link above a table leads to all of them.
 _PROJECTS, _KEYS, _LIMITS, _STATEMENTS = 20, 10, 10, 6
-# Limits of which the fullest are shown.
+# The most limits that are read; the fullest of them are shown.
 _MAX_LIMITS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectLine:
-    """A project with what it spent this month, and where its limit of a month is, or can be set."""
+    """A project, its spending of this month, its monthly limit, and the URL that shows or adds that limit."""
 
     row: Project
     spent_nanodollars: int
@@ -53,7 +53,7 @@ class ProjectLine:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What an organization has paid in advance."""
+    """The prepaid credit of an organization."""
 
     credited_nanodollars: int
     available_nanodollars: int
@@ -144,24 +144,24 @@ def _trend(row: Any) -> Trend:
 
 
 def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
-    """Return the month of the organization, then that of each project, then all limits, with what is spent.
+    """Return the spending of this month of the organization and of each project, then the existing limits.
 
-    The months without a limit are rows that the database does not have.
+    The months are unsaved rows without a limit; a monthly limit of the same owner comes after them.
     """
     owners = [(Scope.ORGANIZATION, row.pk, row.name)]
     owners += [(Scope.PROJECT, each.pk, str(each)) for each in projects]
     months = [BudgetLimit.new(LimitKey(scope, pk, Period.MONTH)) for scope, pk, _ in owners]
     for each, (_, _, name) in zip(months, owners, strict=True):
-        # The name that `owner_name` would otherwise read, one by one.
+        # Else `owner_name` would read each name with a query of its own.
         each.__dict__["subject_name"] = name
     known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all()))
-    # Projects and the organization before keys and end users, of which there may be many.
+    # Limits of projects and of the organization first: keys and end users may be many.
     known = known.order_by("-scope", "id")
     return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
 
 
 def _own_limits(limits: Sequence[LimitUse]) -> list[LimitUse]:
-    """Return the fullest of the limits that exist."""
+    """Return the fullest of the saved limits."""
     return sorted((use for use in limits if use.limit.pk), key=lambda use: -use.share)[:_LIMITS]
 
 
@@ -184,7 +184,7 @@ def _project_lines(
 
 
 def _keys(row: Any) -> "QuerySet[Any]":
-    """Return the keys that spent most this month, and then the newest, with what they spent."""
+    """Return the keys that spent the most this month, newer ones first if equal, with their spending."""
     of_keys = Budget.of_owners(Scope.API_KEY, Period.MONTH, local_day(row.now, row.time_zone))
     own = of_keys.filter(scope_id=OuterRef("pk"))
     spent = Coalesce(Subquery(own.values("posted_nanodollars")), 0)
@@ -207,7 +207,7 @@ def _rate_limits(row: Any) -> list[tuple[RateLimit, str]]:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What a new organization lacks."""
+    """The next step of a new organization's set-up."""
 
     text: str
     label: str
@@ -217,7 +217,7 @@ class NextStep:
 def _next_step(
     request: HttpRequest, row: Any, projects: Sequence[Project], keys: Sequence[APIKey]
 ) -> NextStep | None:
-    """Return the step after which the organization can send requests; None if nothing is missing."""
+    """Return the next step towards the first request; None without one that the person may do."""
     if not projects and request.user.has_perm("accounts.add_project"):
         url = f"{reverse('admin:accounts_project_add')}?organization={row.pk}"
         return NextStep("API keys belong to a project, and there is none yet.", "New project", url)
@@ -232,7 +232,7 @@ def _next_step(
 
 
 def _urls(request: HttpRequest, row: Any) -> dict[str, str]:
-    """Return the URLs of the page's links; empty where the person may not go."""
+    """Return the URLs of the page's links; empty if the person may not open the page."""
     user, own = request.user, f"?organization={row.pk}"
     granted = reverse("admin:credit_grant") + own if user.has_perm("usage.add_ledgerentry") else ""
     invite = reverse("admin:accounts_member_add") + own if user.has_perm("accounts.add_member") else ""

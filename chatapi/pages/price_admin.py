@@ -76,7 +76,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return moment
 
     def clean(self) -> dict[str, Any]:
-        """Fill in prices that are left out, as the catalog's file does."""
+        """Set an empty price of cached input to that of input, as catalog files do; refuse an equal price."""
         data = self.cleaned_data
         # None means left out; a missing key means that the amount could not be read and has its own error.
         if data.get(AMOUNTS[1], 0) is None:
@@ -87,7 +87,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return data
 
     def _check_cached(self, data: dict[str, Any]) -> None:
-        """Refuse to charge cached input as input where it is cheaper now: that would be a silent rise."""
+        """Refuse an empty price if cached input is cheaper than input now: that would be a silent rise."""
         now = prices.current().get(data.get("model") or "")
         if now is not None and now.cached_input_per_mtok_nanodollars < now.input_per_mtok_nanodollars:
             shown = usd(now.cached_input_per_mtok_nanodollars)
@@ -97,7 +97,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 @admin.register(Price)
 class PriceAdmin(ListAdmin):
-    """Prices by start time. A change is a new row, so that old charges stay explicable."""
+    """Prices by start time. A change is a new row, so that old charges can be explained."""
 
     change_list_template = "chatapi/prices_list.html"
     form = NewPriceForm
@@ -110,7 +110,7 @@ class PriceAdmin(ListAdmin):
         "output_price",
         "reasoning_price",
     ]
-    # The list has no room for them on a small laptop; the timeline shows them too.
+    # The list has no room for the last two on a small laptop; the timeline shows them, too.
     detail_display = [*list_display, "cache_write_price", "cache_write_1h_price"]
     list_filter = [ModelFilter]
     ordering = ["model", "-effective_from"]
@@ -143,7 +143,7 @@ class PriceAdmin(ListAdmin):
         return rows.annotate(current_from=Subquery(current.values("effective_from")[:1]), **before)
 
     def save_model(self, request: HttpRequest, obj: Price, form: Any, change: bool) -> None:
-        """Refuse the price that another person has saved since the form was checked."""
+        """Refuse the price if another person has saved the same one since the form was validated."""
         if not prices.add(obj):
             raise BadRequest(CONFLICT)
 
@@ -205,7 +205,7 @@ class PriceAdmin(ListAdmin):
 
 
 def _charged(name: str) -> Coalesce | F:
-    """Return the price that is charged for this part; without one, that of its fallback."""
+    """Return an expression: the price of this part or, if it is null, that of its fallback."""
     return Coalesce(F(name), _charged(FALLBACKS[name])) if name in FALLBACKS else F(name)
 
 

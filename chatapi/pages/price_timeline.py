@@ -34,7 +34,7 @@ NAMES = {
     "cache_write_1h_per_mtok_nanodollars": "Cache write, 1 h",
 }
 assert tuple(NAMES) == tuple(field.name for field in fields(pricing.Price)), "each part has a name"
-# The share of the time shown that follows the start of the last price, so that it can be seen.
+# The plot ends after now and after the last price's start, by this share of the time before.
 _AIR = 0.08
 # The end of Python's calendar: a price may start on its last day.
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -51,7 +51,7 @@ def prices_page(request: HttpRequest) -> HttpResponse:
     if not model:
         return redirect("admin:usage_price_changelist")
     known = admin.site.get_model_admin(Price).get_queryset(request).filter(model=model)
-    # One more than is shown, to compare the oldest one with.
+    # One row more than is shown, with which the oldest shown price is compared.
     rows = list(known.order_by("-effective_from")[: MAX_PRICES + 1])[::-1]
     now = database_now()
     context = {
@@ -67,7 +67,7 @@ def prices_page(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def withdraw(request: HttpRequest, price_id: int) -> HttpResponse:
-    """Delete a price that has not begun; one that has is part of the books."""
+    """Delete a price that has not begun; a price that has begun is part of the books."""
     if not request.user.has_perm("usage.delete_price"):
         raise PermissionDenied
     row = get_object_or_404(Price, pk=price_id)
@@ -151,7 +151,7 @@ def _amount(field: str, price: pricing.Price, before: pricing.Price | None) -> A
 
 
 def charged(price: pricing.Price, field: str) -> int:
-    """Return the price of this part; without one, that of its fallback."""
+    """Return the price of this part or, if it is None, that of its fallback."""
     amount: int | None = getattr(price, field)
     return charged(price, pricing.FALLBACKS[field]) if amount is None else amount
 
@@ -220,7 +220,7 @@ def draw_chart(rows: Sequence[Price], now: datetime) -> Chart | None:
         return None
     fields = [field for field in NAMES if any(getattr(row, field) is not None for row in rows)]
     plot = _Plot(rows, fields, now)
-    # In reverse order: where two parts cost the same, the more common one is on top.
+    # In reverse order, so that of two parts with the same price the more common one is on top.
     lines = [line for field in reversed(fields) for line in _curve(plot, rows, field, now)]
     legend = [(_colour(field), NAMES[field]) for field in fields]
     amounts = sorted({0, plot.highest // 2, plot.highest})
@@ -247,7 +247,7 @@ def _line(style: str, x: tuple[float, float], y: tuple[float, float]) -> CurveSe
 
 
 def _times(plot: _Plot, rows: Sequence[Price]) -> list[Label]:
-    """Return the start dates of prices, without those that would overlap."""
+    """Return labels of the prices' starts, without those that would overlap."""
     form = "%Y-%m-%d" if plot.end - plot.start > timedelta(days=3) else "%m-%d %H:%M"
     labels, free_from = [], 0.0
     for row in rows:

@@ -1,4 +1,4 @@
-"""The page of projects, with what they spent and their own names for models."""
+"""The admin's list of projects, with what they spent, and the form of one."""
 
 from typing import Any
 
@@ -48,8 +48,10 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return spent_column.shown_to(request, super().get_list_display(request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Keep the organization, which the keys and the ledger name. Only the role of an admin key, or a
-        higher one, may end or revive the key with its project.
+        """Fix the organization, which the keys and the ledger name.
+
+        Fix `is_active`, too, if the project has an admin key with a role above the person's: the switch would
+        end or revive that key.
         """
         if obj is None:
             return []
@@ -68,10 +70,10 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return link(url, "Overview", f"Overview of {row.name}")
 
     def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
-        """Save the project, and what follows from its switches."""
+        """Save the project, and rename end users if it hashes names from now on."""
         super().save_model(request, obj, form, change)
         form.rename_limited_end_users()
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: the ledger names it. It can be made inactive."""
+        """Return False: the ledger names the project, which can be made inactive instead."""
         return False

@@ -16,7 +16,7 @@ from usage.pages.forms import EACH, END_USERS, end_user_field, named_end_user
 
 
 class RateLimitForm(ConstrainedForm):
-    """A limit. Its model is chosen: a limit of a model that does not exist would limit nothing."""
+    """A limit. Its model is chosen from a list: a limit of an unknown model would limit nothing."""
 
     end_user_name = end_user_field()
 
@@ -72,7 +72,7 @@ class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     operators_fields = ("organization",)
 
     def is_operators(self, row: RateLimit) -> bool:
-        """Return whether it limits an organization, whose people can't change that."""
+        """Return whether it limits an organization: its members can't change it."""
         return row.organization_id is not None
 
     @display(description="Applies to")

@@ -1,4 +1,4 @@
-"""What a model lacks until it is served, said after its model, deployment or price was saved."""
+"""Messages about what a model lacks to be served, after the model, a deployment or a price was saved."""
 
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -32,7 +32,7 @@ def tell(request: HttpRequest, model_id: str) -> None:
 
 
 def _gaps(request: HttpRequest, model: ServedModel, *, has_deployment: bool) -> Iterator[SafeString | str]:
-    """Yield what keeps requests for the model from being admitted."""
+    """Yield the reasons why requests for the model are not admitted."""
     query = urlencode({"model": model.pk})
     if not model.is_active:
         yield "It is inactive"

@@ -1,4 +1,4 @@
-"""What organizations and projects spent, as a column of their lists."""
+"""The column "Spent" of the lists of organizations and projects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ COLUMN, _ = amounts(f"Spent, {DAYS} days", lambda row: row.spent_nanodollars)
 
 
 class SpentList(ChangeList):
-    """A page of a list, with what its rows spent."""
+    """A page of a list, with the amounts that its rows spent."""
 
     result_list: Any
 

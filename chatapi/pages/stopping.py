@@ -61,7 +61,7 @@ def answer(request: HttpRequest, row: Generation, live_url: str) -> HttpResponse
 
 @require_POST
 def stop_all_of_key(request: HttpRequest) -> HttpResponse:
-    """Ask the workers to stop all running requests of a key that the person sees, and may stop."""
+    """Ask the workers to stop those running requests of a key that the person may stop."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     organizations = access.organizations_of(request.user)
@@ -73,8 +73,9 @@ def stop_all_of_key(request: HttpRequest) -> HttpResponse:
 
 
 def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str:
-    """Stop the running requests of the form's key in these organizations, or in all, as many as the page
-    shows; return the key's id.
+    """Stop the running requests of the form's key in these organizations (None: in all); return the key's id.
+
+    At most as many are stopped as the page shows.
     """
     key_id = request.POST.get("key", "")
     key_id = key_id if is_id(key_id) else ""
@@ -98,7 +99,7 @@ def ask_to_stop(rows: Sequence[Generation]) -> bool:
 
 
 async def _cancel(rows: Sequence[Generation]) -> list[Generation]:
-    """Cancel the generations; return those whose server of streams has taken that."""
+    """Cancel the generations; return those for which the server of their streams has accepted that."""
     async with stream_servers() as servers:
         by_stream: dict[DeltaStream, list[Generation]] = {}
         for row in rows:
@@ -106,7 +107,7 @@ async def _cancel(rows: Sequence[Generation]) -> list[Generation]:
                 by_stream.setdefault(servers.of(row.id), []).append(row)
             except StreamUnavailable as error:
                 log.warning("could not stop %s: %r", row, error)
-        # At the same time: a server that is away delays and spares none of another's.
+        # At the same time, so that a server that does not respond does not delay the others.
         asked = await asyncio.gather(*(_cancel_on(stream, own) for stream, own in by_stream.items()))
     return [row for own in asked for row in own]
 

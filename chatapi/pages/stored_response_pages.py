@@ -1,4 +1,4 @@
-"""The list of stored responses, and the page of one's content, which owners read; the audit log says so."""
+"""The list of stored responses, and the page with the content of one; each reading is audited."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,7 +49,7 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
         return super().get_queryset(request).defer("content")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Return the columns; those who may read content get a link to it."""
+        """Return the columns, with a link to the content for people who may read it."""
         return (*self.fields, "content_link") if request.user.has_perm(READ) else self.fields
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
 
 @require_safe
 def content_page(request: HttpRequest, response_id: UUID) -> HttpResponse:
-    """Show what was asked and answered, to people who may read content."""
+    """Show the conversation and the output, to people who may read content."""
     if not request.user.has_perm(READ):
         raise PermissionDenied
     row = access.seen_by(request.user, StoredResponse.objects.filter(pk=response_id)).first()

@@ -13,7 +13,7 @@ from usage.payment import configuration
 
 
 def link(url: str, text: str, label: str = "") -> SafeString:
-    """Return a link in the theme's colour; `label` is its name for people who don't see its row."""
+    """Return a link in the theme's colour; `label` is its name for screen readers."""
     return format_html(
         '<a class="font-medium text-primary-600 dark:text-primary-500" href="{}" aria-label="{}">{}</a>',
         url,
@@ -57,7 +57,7 @@ THEME: dict[str, Any] = {
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}
     ],
-    # They fix contrasts and accessible names of the theme.
+    # They add to the theme: contrast, accessible names, menus, dialogs and suggestions.
     "STYLES": [lambda request: static("chatapi/admin.css")],
     "SCRIPTS": [
         lambda request: static("chatapi/admin_components.js"),

@@ -1,4 +1,4 @@
-"""The operator's pages of the service's own webhook endpoints, which get its events and no organization's."""
+"""The operator's pages of the service's own webhook endpoints, which get only events of the service."""
 
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from chatapi.pages.webhook_parts import EndpointForm, choices_of, log_page, stat
 from usage.models import OPERATORS_KINDS
 from usage.notifications import texts
 
-# Deliveries; the log of each may be long, and the theme's own part of a page is.
+# The deliveries of a page; each may have a long log, and the theme makes the page long already.
 PAGE = 10
 
 
@@ -67,7 +67,7 @@ class ServiceEndpointForm(EndpointForm):
 
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
-    """Endpoints of the service. Those of organizations are in the console, and nowhere here."""
+    """Endpoints of the service. Those of organizations are in the console only."""
 
     nothing_yet = "No endpoints yet. One is a URL that gets each event of the service as a signed message."
     form = ServiceEndpointForm
@@ -80,7 +80,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
         js = ["usage/confirm.js"]
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Refuse people of organizations, whose roles allow this for their own endpoints."""
+        """Refuse members of organizations: their roles allow this for their own endpoints only."""
         return access.is_operator(request.user) and super().role_allows(request, act, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookEndpoint]:
@@ -90,7 +90,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
         return found
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Add what a saved endpoint has beside its form."""
+        """Add the state and the times of a saved endpoint to the form."""
         known = [] if obj is None else ["state", "created_at"]
         known += ["previous_expires_at"] if obj is not None and obj.previous_expires_at else []
         return [(None, {"fields": [*ServiceEndpointForm.Meta.fields, *known]})]
@@ -132,7 +132,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Keep a new endpoint's secret in this request only."""
         if change:
-            # Not the other columns: the secret may have been rotated since the form was opened.
+            # Only these columns: the secret may have been rotated since the form was opened.
             obj.save(update_fields=ServiceEndpointForm.Meta.fields)
             return
         obj.secret = webhooks.add(obj)
@@ -146,13 +146,13 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
 
 
 def may_see(request: HttpRequest) -> bool:
-    """Return whether the person sees the link to the endpoints of the service."""
+    """Return whether the sidebar shows the person the link to the endpoints of the service."""
     return bool(_page().has_view_permission(request))
 
 
 @require_POST
 def rotate(request: HttpRequest, endpoint_id: int) -> HttpResponse:
-    """Make a new secret, and show it once; the old one signs for a day, too."""
+    """Make a new secret, and show it once; messages are also signed with the old one for a day."""
     row = _changeable(request, endpoint_id)
     secret = webhook_parts.rotate(request, row)
     return redirect(_url(row)) if secret is None else _secret_page(request, row, secret)

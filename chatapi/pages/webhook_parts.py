@@ -1,5 +1,5 @@
-"""What the pages about webhook endpoints share, in the console and in the admin: the form, the state in
-words, the delivery log, and sending again.
+"""The shared parts of the pages about webhook endpoints in the console and in the admin: the form, the state
+in words, the delivery log, and sending again.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         fields = ["url", "kinds"]
 
     def clean_url(self) -> str:
-        """Refuse a URL to which nothing would be sent."""
+        """Raise `ValidationError` for a URL to which no message would be sent."""
         url = str(self.cleaned_data["url"])
         if mistake := webhooks.url_mistake(url):
             raise ValidationError(mistake)
@@ -50,7 +50,7 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 
 def state(row: Any) -> tuple[str, str]:
-    """Return the state of an endpoint in words, and its colour; it has its `newest_state`."""
+    """Return the state in words, and its colour, of an endpoint that is annotated with `newest_state`."""
     if not row.is_enabled:
         return "disabled", "plain"
     if row.newest_state in backlog.NOT_ARRIVED:
@@ -62,7 +62,7 @@ def log_page(
     request: HttpRequest, endpoint: WebhookEndpoint, size: int, url: Callable[..., str]
 ) -> tuple[list[tuple[Delivery, list[DeliveryAttempt]]], dict[str, str]]:
     """Return `size` deliveries of the endpoint, each with its attempts, newest first, and the links to other
-    pages, of which `url` makes the URL.
+    pages; `url` makes their URLs.
     """
     rows = Delivery.objects.filter(endpoint=endpoint).select_related("event").prefetch_related("log")
     found, links = newest_first(request, rows, size, url)
@@ -70,7 +70,7 @@ def log_page(
 
 
 def rotate(request: HttpRequest, endpoint: WebhookEndpoint) -> str | None:
-    """Return a new secret of the endpoint; None, and say so on the next page, if the form is out of date."""
+    """Return a new secret of the endpoint; None, with a message, if the form is out of date."""
     secret = webhooks.rotate(endpoint, database_now(), request.POST.get("secret_id", ""))
     if secret is None:
         messages.error(
@@ -82,7 +82,7 @@ def rotate(request: HttpRequest, endpoint: WebhookEndpoint) -> str | None:
 
 
 def send_test(request: HttpRequest, endpoint: WebhookEndpoint) -> None:
-    """Send a test event to the endpoint, and say so on the next page."""
+    """Queue a test event for the endpoint, and add a message."""
     if queue.send_test(database_now(), endpoint) is None:
         messages.error(request, "A test event is waiting already.")
     else:
@@ -90,7 +90,7 @@ def send_test(request: HttpRequest, endpoint: WebhookEndpoint) -> None:
 
 
 def replay(request: HttpRequest, endpoint: WebhookEndpoint, delivery_id: int) -> None:
-    """Send an event to the endpoint once more, and say so on the next page; raises a 404 if there is none."""
+    """Queue a delivery to the endpoint again, and add a message; raises `Http404` if there is none."""
     delivery = Delivery.objects.filter(endpoint=endpoint, pk=delivery_id).first()
     if delivery is None:
         raise Http404("There is no such delivery.")

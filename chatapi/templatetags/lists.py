@@ -9,7 +9,7 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 register = template.Library()
-# The class that names a cell's column, and the theme's twenty others, which are the same in every cell.
+# The class that names a cell's column, and the theme's twenty others, which are equal in all cells.
 _CLASSES = re.compile(r'(<t[dh] class="(?:field-\w+|action-checkbox))( nowrap)? [^"]*"')
 _NO_NAME = 'data-label="Select record"'
 _LABEL = re.compile(r'(?<= data-label=")[a-z]')
@@ -18,10 +18,10 @@ _SPACE = re.compile(r"\s+")
 
 @register.filter
 def cell(html: SafeString, headers: Sequence[Mapping[str, Any]]) -> SafeString:
-    """Return a cell with one class in place of the theme's; `admin.css` has its rules.
+    """Return a cell of a list with one class in place of the theme's; `admin.css` has its rules.
 
-    They were more than half of a list's bytes. A row's first cell gets the name of its column, which a phone
-    shows; the theme names the box that selects the row there, also where there is none.
+    The theme's classes were more than half of a list's bytes. The label of a row's first cell, which phones
+    show, becomes its column's name: the theme writes "Select record" there, also where there is no check box.
     """
     short = _SPACE.sub(" ", _CLASSES.sub(r'\1\2 cell"', html, count=1))
     if "action-checkbox" not in short:

@@ -1,7 +1,6 @@
-// Names for the fields that the theme and Django's scripts leave without one, so that a screen reader can say
-// what they are.
+// The admin's script, on top of the theme's and Django's: accessible names, groups of the menu, dialogs.
 
-// In a table a field is called as its column; a row that is added later is a copy of one that is named here.
+// Names the fields in tables after their columns. A row that is added later is a copy of one of these.
 function nameFieldsInTables() {
   const fields = ":is(input:not([type=hidden]), select, textarea)";
   for (const field of document.querySelectorAll(`table.formset td[data-label] ${fields}`)) {
@@ -9,8 +8,8 @@ function nameFieldsInTables() {
   }
 }
 
-// What select2 shows in a select's place is called as the select, and what is chosen is its value, no field
-// in a field.
+// Names the field that select2 shows instead of a select after the select. The chosen text is its value, and
+// no longer a text field inside it.
 function nameSelects() {
   for (const select of document.querySelectorAll("select.select2-hidden-accessible")) {
     const label = select.labels[0];
@@ -24,7 +23,7 @@ function nameSelects() {
   }
 }
 
-// When it opens: which list the select governs, and what its search field is for.
+// When a select2 opens: says which list it controls, and names its search field.
 function nameOpened(event) {
   const shown = event.target.nextElementSibling.querySelector("[role=combobox][aria-owns]");
   shown?.setAttribute("aria-controls", shown.getAttribute("aria-owns"));
@@ -32,13 +31,13 @@ function nameOpened(event) {
   if (search) search.ariaLabel = event.target.labels[0]?.innerText ?? "Search";
 }
 
-// The filters of two lists side by side are named by an element that may have no name itself, unless it is an
-// image.
+// The filters of two lists side by side get their names from these icons. An element without a role can't
+// have a name, but an image can.
 function nameFilters() {
   for (const icon of document.querySelectorAll(".help-tooltip[aria-label]")) icon.role = "img";
 }
 
-// Keeps each menu group open or closed, as the reader left it. The group of the current page is always open.
+// Keeps each group of the menu open or closed, as the reader left it. The current page's group begins open.
 function keepMenuGroups() {
   for (const group of document.querySelectorAll(".menu-group")) {
     const key = `menu: ${group.dataset.group}`;
@@ -52,7 +51,7 @@ function keepMenuGroups() {
 }
 addEventListener("DOMContentLoaded", keepMenuGroups);
 
-// Those scripts do their work when the page has loaded, some a moment later.
+// The theme's and Django's scripts run when the page has loaded, some a moment later.
 addEventListener("load", () => setTimeout(() => {
   nameFieldsInTables();
   nameSelects();
@@ -84,8 +83,8 @@ addEventListener("DOMContentLoaded", () => {
 // Opening a dialog keeps the page's title.
 htmx.config.ignoreTitle = true;
 
-// If the session has ended, or the server refuses or is away, there is no dialog: the link leads to the page
-// that says so.
+// If there is no dialog to show, because the session has ended, or the server refuses or does not respond,
+// the link leads to its page, which says why.
 document.addEventListener("htmx:sendError", ({ target }) => {
   if (target.getAttribute("hx-select") === "#dialog") location.assign(target.href);
 });

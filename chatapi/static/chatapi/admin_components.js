@@ -1,20 +1,19 @@
-// The components of the admin's pages. Alpine's build without eval finds no global function from a page's
-// attributes.
+// The components of the admin's pages. They are registered, because Alpine's build without eval can't call
+// global functions from a page's attributes.
 
-// The menu at the side, the tabs of a form, whose first tab is named, and the dialog.
+// The menu at the side, the tabs of a form, of which `firstTab` is shown first, and the dialog.
 function adminPage(firstTab) {
   return {
     activeTab: firstTab && (getCurrentTab() || firstTab),
     sidebarMobileOpen: false,
     sidebarDesktopOpen: localStorage.getItem("sidebarDesktopOpen") !== "0",
-    // The theme's forms read it to keep the tab in the URL.
+    // The theme's forms read `window.location` to keep the tab in the URL.
     window: { location: { pathname: location.pathname, search: location.search } },
     init() {
       this.$watch("sidebarDesktopOpen", (isOpen) =>
         localStorage.setItem("sidebarDesktopOpen", isOpen ? "1" : "0"));
     },
-    // A link of the page that is shown in the dialog leads back by closing it, so that the form below keeps
-    // its changes.
+    // In a dialog, a page's link back only closes the dialog, so that the form behind it keeps its changes.
     closeDialog(event) {
       if (!this.openModal) return;
       event.preventDefault();
@@ -23,7 +22,7 @@ function adminPage(firstTab) {
   };
 }
 
-// The menu of one's account.
+// The menu of the user's account.
 function userMenu() {
   return {
     openUserLinks: false,

@@ -1,12 +1,12 @@
-// The buttons that copy the text of the element that they name, and say so: on themselves, and to screen
-// readers. The result stays until the focus leaves or something else is pressed: nobody has to read it in
-// time, and the status is empty before the next copy, which a screen reader would not announce otherwise.
+// Buttons that copy the text of another element, and show the result on themselves and to screen readers.
+//
+// The result stays until the focus moves or something is clicked, so there is no time limit for reading it.
+// The status is emptied before the next copy, because a screen reader announces only changes.
 
 const status = document.querySelector("[data-announces]");
 let restore = () => {};
 
-// Without a secure origin there is no clipboard for scripts: then the text is selected, and copied as a
-// person would.
+// Without a secure origin, scripts have no clipboard: then the text is selected, and copied by a command.
 async function copy(source) {
   try {
     await navigator.clipboard.writeText(source.value ?? source.textContent);
@@ -28,7 +28,7 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copies]");
   if (!button) return;
   const isCopied = await copy(document.getElementById(button.dataset.copies));
-  reset(); // of a press in the meantime
+  reset(); // the result of a click in the meantime
   const label = button.innerHTML;
   status.textContent = isCopied ? "Copied" : "Not copied: press Ctrl+C or ⌘C";
   if (isCopied) button.textContent = "Copied";
@@ -40,7 +40,7 @@ document.addEventListener("click", async (event) => {
 
 document.addEventListener("focusout", reset);
 
-// A click into the field, or a key that reaches it, selects its text.
+// A read-only field selects its text when it gets the focus.
 document.addEventListener("focusin", (event) => {
   if (event.target.matches("input[readonly]")) event.target.select();
 });

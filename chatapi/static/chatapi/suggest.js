@@ -1,8 +1,8 @@
-// Fields in which a name is typed offer the names that there are: in the browser's own list, which works by
-// keyboard and on phones.
+// Suggests names in text fields with `data-suggest`, in the browser's own list, which works by keyboard and
+// on phones.
 {
-  const WAIT_MS = 150; // After the last key, before the server is asked.
-  const asked = new WeakMap(); // Of each field, what was asked last.
+  const WAIT_MS = 150; // From the last key to the request.
+  const asked = new WeakMap(); // The last term that was requested, by field.
   let waiting;
 
   for (const event of ["focusin", "input"]) {
@@ -20,7 +20,7 @@
     const url = new URL(field.dataset.suggest, location.href);
     url.searchParams.set("term", term);
     const answer = await fetch(url).catch(() => null);
-    // Without suggestions it is still a field to type in.
+    // Without suggestions, it is still a text field.
     if (!answer?.ok || asked.get(field) !== term) return;
     const { results } = await answer.json();
     listOf(field).replaceChildren(...results.map(({ text }) => new Option(text, text)));

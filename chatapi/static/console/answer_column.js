@@ -3,11 +3,11 @@
 import { announce } from "./console.js";
 import { eventOf } from "./protocols.js";
 
-// Looks at the receipt after the stream's end; a stopped request takes a moment to settle.
+// How often the receipt is read after the stream's end: a stopped request takes a moment to settle.
 const SETTLED_TRIES = 20;
 const SETTLED_WAIT_MS = 300;
 const NANODOLLARS_PER_MTOK_IN_USD = 1e9 * 1e6;
-// Of the frames that are shown, so that a long answer does not slow the page down.
+// The most characters of frames that are shown, so that a long answer does not slow the page down.
 const MAX_FRAME_CHARS = 400000;
 
 async function* frames(stream) {
@@ -51,7 +51,7 @@ export class AnswerColumn {
     Object.assign(this, { count: 0, pieces: 0, text: "", calls: new Map() });
   }
 
-  // What the answer adds to a conversation; null if that is nothing, or a call was cut.
+  // Returns what the answer adds to a conversation; null if it is empty, or the arguments of a call are cut.
   get message() {
     const calls = [...this.calls.values()].map((each) => ({ ...each, arguments: each.arguments || "{}" }));
     const isUsable = (this.text || calls.length) && calls.every((each) => isJson(each.arguments));
@@ -125,7 +125,7 @@ export class AnswerColumn {
     for (const name of ["cost", "usage", "usage-title"]) this.part(name).hidden = false;
   }
 
-  // Each piece of reasoning or text has a token at least; what the input costs is known at the end only.
+  // Each piece of reasoning or text has at least one token. The cost of the input is known at the end only.
   showLeastCost() {
     if (!this.pieces) return;
     this.part("cost").hidden = false;

@@ -1,4 +1,4 @@
-// What all pages of the console share: tabs and the menus at the top.
+// The script of all pages of the console: announcements, tabs, and the menus at the top.
 
 function announce(text) {
   document.querySelector("[data-announces]").textContent = text;
@@ -37,7 +37,7 @@ document.addEventListener("keydown", (event) => {
   open.querySelector("summary").focus();
 });
 
-// On a phone the pages are a row that is wider than the screen: it begins near the current one.
+// On a phone, the links to the pages are a row wider than the screen: it is scrolled to the current one.
 const side = document.querySelector(".side");
 const current = side?.querySelector("[aria-current]");
 if (current) side.scrollLeft = current.offsetLeft - side.clientWidth / 3;

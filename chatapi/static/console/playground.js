@@ -4,14 +4,14 @@
 import { AnswerColumn } from "./answer_column.js";
 import { PROTOCOLS } from "./protocols.js";
 
-const CODE_WAIT_MS = 300; // After the last change of the form, before its code is asked for.
+const CODE_WAIT_MS = 300; // From the last change of the form to the request for its code.
 
 const find = (id) => document.getElementById(id);
 const form = find("playground");
 const secrets = new Map(); // By project and kind, as promises.
-let stopping = null; // Of the request that runs: its AbortController.
+let stopping = null; // The AbortController of the running request.
 let codeTimer;
-let codeAsked; // The AbortController of the question for code that waits for its answer.
+let codeAsked; // The AbortController of the running request for code.
 
 // ---- the request that the form describes
 
@@ -24,7 +24,7 @@ class InvalidField extends Error {
 
 const copyOf = (template) => find(template).content.firstElementChild.cloneNode(true);
 
-// Returns the field that is to be written: the result of the first call, if there is one.
+// Adds a message; returns its field to fill in: the first call's result, or the text if there are no calls.
 function addMessage(role, text, calls = []) {
   const message = copyOf("message");
   const roles = message.querySelector("select");
@@ -63,7 +63,7 @@ function json(field) {
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-// Tools may be written as any of the protocols has them; `parameters` is the schema of the arguments.
+// Returns the tools, which may be written as in any of the protocols; `parameters` is the arguments' schema.
 function tools(field) {
   const all = json(field);
   if (all === undefined) return undefined;
@@ -97,7 +97,7 @@ function parameters(protocol) {
   return all;
 }
 
-// Parameters that have no field; `sent` are those of the form's fields.
+// Returns the parameters that have no field; `sent` is the body by the form's fields.
 function others(field, sent) {
   const all = json(field) ?? {};
   if (!isObject(all)) {
@@ -108,7 +108,7 @@ function others(field, sent) {
   return all;
 }
 
-// Raises `InvalidField`.
+// Returns the body of the request; throws `InvalidField`.
 function bodyFor(protocol, model) {
   const has = (name) => protocol.takes.includes(name);
   const body = protocol.body({
@@ -129,7 +129,7 @@ function showInvalid(error) {
   error?.field.setAttribute("aria-invalid", "true");
 }
 
-// Hides the fields that the protocol has no place for, and gives the others its names.
+// Hides the fields that the protocol does not have, and names the others as the protocol does.
 function showFields() {
   const protocol = PROTOCOLS[find("protocol").value];
   find("dialect").closest(".field").hidden = !protocol.hasDialects;
@@ -191,7 +191,7 @@ async function newSecret(project, isTest) {
   return (await answer.json()).key;
 }
 
-// Returns a promise that both columns share: each new secret ends the one before.
+// Returns a promise of the secret. Both columns share it, because a new secret ends the one before.
 function secretOf(project, isTest) {
   const kind = `${project} ${isTest}`;
   if (!secrets.has(kind)) {
@@ -212,7 +212,7 @@ async function ask(path, options = {}) {
   const used = secretOf(project, isTest);
   const answer = await send();
   if (answer.status !== 401) return answer;
-  // It has expired, or another tab has a newer one. The other column may have a new one already.
+  // The secret has expired, or another tab has a newer one. The other column may have a new one already.
   if (secretOf(project, isTest) === used) secrets.delete(`${project} ${isTest}`);
   return send();
 }
@@ -309,6 +309,6 @@ if (form) {
   showFields();
   showColumns();
   showCode();
-  // Until here the browser itself would send the form, and load the page again.
+  // Disabled until here, because the browser itself would send the form, and load the page again.
   find("send").disabled = false;
 }

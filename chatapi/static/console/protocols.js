@@ -1,16 +1,21 @@
-// The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
+// The protocols of the playground, one row each. No other file of the console knows their fields.
 //
-// `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's
-// names of the form's parameters that have a field; `takes`: the other fields of the form that it has a place
-// for; `body(request)`: what is sent; `thought(event)` (a piece of the reasoning), `text(event)`,
-// `calls(event)` (pieces of tool calls: `key` tells calls apart, and the first piece has the name),
-// `usage(event)` and `failure(event)`: what a frame's object says.
+// path(dialect)   the path of a request
+// hasDialects     whether a dialect can be chosen
+// parameters      the protocol's names of the form's parameters, by the ids of their fields
+// takes           the form's other fields that the protocol has
+// body(request)   the body of a request
+// thought(event)  a piece of the reasoning in a frame's object
+// text(event)     a piece of the text
+// calls(event)    pieces of tool calls: `key` tells the calls apart, and a call's first piece has its name
+// usage(event)    the usage
+// failure(event)  the message of an error
 //
-// A message of `request.messages` has a role, its content, and `calls`: its tool calls, each with the result.
+// A message of `request.messages` has a role, its content, and `calls`: its tool calls, each with its result.
 
-const DEFAULT_MAX_TOKENS = 1024; // Of Messages, which require a number.
+const DEFAULT_MAX_TOKENS = 1024; // For Messages, which require a number.
 
-// Of several choices, whose pieces come in turns, the first is shown.
+// If there are several choices, whose pieces come mixed, only the first choice is shown.
 const firstChoice = ({ choices }) => choices?.find((each) => each.index === 0);
 
 const jsonSchema = (schema) => ({ type: "json_schema", name: "answer", strict: true, schema });
@@ -181,7 +186,7 @@ export const PROTOCOLS = {
   },
 };
 
-// The object of a frame's `data:` lines, which may stand between `event:` and `id:`; null if it has none.
+// Returns the object in a frame's `data:` lines, which may be between `event:` and `id:`; null without one.
 export function eventOf(frame) {
   const data = frame
     .split("\n")

@@ -2,15 +2,15 @@
 
 import { announce } from "./console.js";
 
-const LOOK_MS = 4000; // Between two looks at which steps are done.
+const LOOK_MS = 4000; // Between two reads of the steps that are done.
 const MAX_WAIT_MS = 30000;
-const RELOAD = 4001; // The feed closes so when what this person may see is another now, or nothing.
+const RELOAD = 4001; // The code with which the feed closes when the person's rights have changed or ended.
 
 const steps = document.getElementById("steps");
 const running = new Set();
 let feed;
 let waitMs = 0;
-let wasFound = false; // Whether an earlier look found the first request, which the feed shows a second later.
+let wasFound = false; // Whether an earlier `look` found the first request: the feed may show it a second later.
 
 function connect() {
   const url = new URL(steps.dataset.feed, location.href);
@@ -45,10 +45,10 @@ function show({ model, state, tokens }) {
   status.querySelector("[data-text]").textContent = text;
 }
 
-// Steps that are done by now replace ours; the one with a running request stays until it has ended.
+// Replaces the steps that are done by now; that of the first request not before the request has ended.
 async function look() {
   const answer = await fetch(location.href).catch(() => null);
-  // To the sign-in: the session has ended.
+  // A redirect leads to the sign-in page: the session has ended.
   if (answer?.redirected) location.reload();
   if (!answer?.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
