@@ -8,7 +8,7 @@ from accounts.loop_clock import REPLY_TIMEOUT_S
 
 
 class StreamUnavailable(Exception):
-    """The server can't be reached, does not answer in time, or refuses a write, because it is full.
+    """The server can't be reached, does not answer in time, or refuses a write, as it does when it is full.
 
     The next call may succeed.
     """
