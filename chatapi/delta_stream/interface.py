@@ -53,7 +53,7 @@ class DeltaStream(Protocol):
         """Return each generation's job (None if it is lost) and its cancellation, if any."""
         ...
 
-    # ---- what later requests refer to
+    # ---- the state, to which later requests refer
 
     async def state(self, generation_id: UUID) -> bytes | None:
         """Return the generation's state, if there is one."""
@@ -62,7 +62,7 @@ class DeltaStream(Protocol):
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
         """Delete the generation's state, and its log if it has ended. Its response is not stored any more."""
 
-    # ---- responses that are to be stored in the database
+    # ---- responses to store in the database
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
         """Return responses to store, and reserve them for this caller for a moment."""

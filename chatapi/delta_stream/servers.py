@@ -1,6 +1,6 @@
 """The servers of streams: each generation is on one of them, whose number is the last digit of its id.
 
-So the id alone tells the server, and adding a server at the end of the list moves no generation.
+So an id names its server, and adding a server at the end of the list moves no generation.
 """
 
 import asyncio

@@ -124,7 +124,7 @@ class RedisStream:
             log.error("a job can't be read: %s", error)
             return None
 
-    # ---- what later requests refer to
+    # ---- the state, to which later requests refer
 
     async def state(self, generation_id: UUID) -> bytes | None:
         async with in_time():
@@ -137,7 +137,7 @@ class RedisStream:
             pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
             await pipe.execute()
 
-    # ---- responses that are to be stored in the database
+    # ---- responses to store in the database
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
         async with in_time():

@@ -55,7 +55,7 @@ MAX_VECTOR_VALUES: Final = MAX_INPUTS * USUAL_DIMENSIONS
 
 # OpenAI's limit of `n`; for text completions, of `n` (or `best_of`) times the number of prompts.
 MAX_CHOICES: Final = 128
-# What fits an engine's 32-bit integer; a model's own limit is lower and applied later.
+# The largest 32-bit integer, for engines; a model's own limit is lower and applied later.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 MAX_TOKEN_ID: Final = 2**31 - 1
 # OpenAI's limit; Anthropic names none.

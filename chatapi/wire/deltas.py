@@ -1,6 +1,6 @@
 """The normalised deltas that cross Redis between a worker and the web.
 
-A generation is a sequence of batches (what one read of the upstream gave); a batch is a sequence of deltas:
+A generation is a sequence of batches (the deltas of one read from the upstream), and so of deltas:
 
     Started  Content*  Finished*  Usage        the good end
     [Started Content*] Failed                  the bad end

@@ -151,7 +151,7 @@ def _not_allowed(what: str, path: str, words: Iterable[str]) -> InvalidRequest:
 
 
 def _param(path: str) -> str:
-    return path.replace("[...]", "")  # msgspec does not tell which key of a dict
+    return path.replace("[...]", "")  # msgspec does not name the key of a dict
 
 
 def _join(path: str, member: str) -> str:

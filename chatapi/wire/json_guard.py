@@ -108,7 +108,7 @@ def _outside_strings(body: bytes, dropped: bytes) -> bytes:
     """
     # Every quote left begins or ends a string.
     plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
-    # Two neighbouring quotes change nothing for what comes after them.
+    # Two adjacent quotes do not change which of the following marks are inside a string.
     marks = plain.translate(None, dropped).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])
 

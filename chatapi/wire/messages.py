@@ -52,7 +52,7 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
 # OpenAI's own mark; `CacheControl` is Anthropic's.
 class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a cached prefix ends."""
+    """The end of a cached prefix."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
@@ -221,7 +221,7 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"
 
 
 class DeveloperMessage(_Message, frozen=True, tag="developer"):
-    """Instructions, as newer models call them."""
+    """Instructions, under the role that newer models have for them."""
 
     content: str | TextParts
     name: Name | None = None

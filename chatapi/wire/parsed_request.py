@@ -14,7 +14,7 @@ from chatapi.wire.protocols import PROTOCOLS, Protocol
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What admission, limits and the answer's form depend on; never the prompt."""
+    """The properties of a request that admission, limits and the answer depend on, without the prompt."""
 
     model: str
     stream: bool

@@ -117,7 +117,7 @@ class Parser:
 def _events(blocks: list[bytes]) -> list[Event]:
     events = []
     for block in blocks:
-        if block.startswith(b"data: ") and b"\n" not in block:  # what nearly every block is
+        if block.startswith(b"data: ") and b"\n" not in block:  # nearly every block
             events.append(Event(block[6:]))
         else:
             events += [event for part in _parted(block) if (event := _interpret(part)) is not None]

@@ -2,9 +2,9 @@
 
 Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers:
 
-    upper_bound   nothing to compute    never too low          what admission reserves
-    estimate      at most about 15 ms   within a few percent   what rate limits take
-    count         0.1 to 0.5 s per MB   exact                  what is charged if the upstream sends no usage
+    upper_bound   nothing to compute    never too low          for the reservations of admission
+    estimate      at most about 15 ms   within a few percent   for rate limits
+    count         0.1 to 0.5 s per MB   exact                  for charges, if the upstream sends no usage
 
 tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So
 a text is cut into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no
@@ -136,7 +136,7 @@ def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
 class Counter:
     """Counts a stream of deltas at almost no cost per delta: text is encoded when `tokens` is read.
 
-    `encode_pieces` encodes what lies before the last safe cut once, and forgets it.
+    `encode_pieces` encodes the text before the last safe cut once, and forgets it.
     """
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
@@ -170,7 +170,7 @@ class Counter:
 
     @property
     def uncounted_chars(self) -> int:
-        """Characters that `tokens` has yet to encode."""
+        """The number of characters that reading `tokens` would encode."""
         return self._tail_chars if self.text_bytes > self._known_bytes else 0
 
     def encode_pieces(self) -> None:

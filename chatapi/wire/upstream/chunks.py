@@ -170,7 +170,7 @@ class ChunkReader:
         if not self.has_started and not before:
             self._read_head(chunk)
         if chunk.usage is None and len(batch) == before + 1 and type(batch[-1]) is Text:
-            self._usage.said += 1  # what nearly every chunk is
+            self._usage.said += 1  # nearly every chunk
         else:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 

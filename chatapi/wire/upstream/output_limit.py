@@ -41,7 +41,7 @@ class OutputLimit:
         first = said[0]
         if (
             len(said) == 1 and type(first) is Text and len(first.text) <= MAX_TOKEN_CHARACTERS
-        ):  # what nearly every chunk is
+        ):  # nearly every chunk
             return True
         texts = [delta.counted_text or "" for delta in said]
         return self._allows_texts([text for text in texts if len(text) > MAX_TOKEN_CHARACTERS])

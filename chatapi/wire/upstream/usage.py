@@ -4,7 +4,7 @@
     vLLM with continuous_usage_stats   in every chunk, of that chunk's choice; the whole at the end as above
     others                             with the last finish_reason, or as a running total with every chunk, or
                                        twice
-    llama-server with n > 1            for each choice by itself: chats in a chunk without choices behind the
+    llama-server with n > 1            for each choice by itself: chats in a chunk without choices after the
                                        one that ends the choice, text completions in the chunk that ends it;
                                        never the whole
 

@@ -1,6 +1,6 @@
 """The turns of a Messages request and their content blocks (Anthropic's API reference, "Create a Message").
 
-Members that are not here are dropped: `citations`, and what newer betas add.
+Members that are not here are dropped: `citations`, and those of newer betas.
 """
 
 from collections.abc import Sequence

@@ -263,7 +263,7 @@ class MessagesFolder(Completion):
             case Finished():
                 self._finished = delta
             case Started() | Text() | ToolCall() | Usage() | Failed():
-                pass  # `body` takes it from what `Completion` keeps
+                pass  # `Completion` keeps it for `body`
             case _:
                 assert_never(delta)
         super().add(delta)
@@ -297,7 +297,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     """Return the usage: its three kinds of input add up to our `prompt_tokens`."""
     written, written_1h = usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
     body: dict[str, Any] = {
-        # Anthropic's input excludes what was read from a cache or written to it; OpenAI's includes it.
+        # Anthropic's input excludes tokens read from a cache or written to it; OpenAI's includes them.
         "input_tokens": usage.uncached_tokens,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": usage.cached_tokens or 0,

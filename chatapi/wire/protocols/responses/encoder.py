@@ -77,7 +77,7 @@ class CountFolder:
         self.failure: Failed | None = None
 
     def add(self, delta: AnyDelta) -> None:
-        """Take the usage."""
+        """Keep the usage, and ignore other deltas."""
         if isinstance(delta, Usage):
             self.usage = delta
 
