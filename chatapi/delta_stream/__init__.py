@@ -8,19 +8,19 @@ The methods of `DeltaStream`, by the process that calls them, are all that other
     pages     cancel, connected_workers, is_answering
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
 
-This package knows no transport. A transport is a class with these methods, which makes a `Presence` and
-raises `StreamUnavailable` and `StreamLost`: `chatapi/redis_stream/` is the one that there is, and
+This package does not depend on a transport. A transport is a class with these methods, which makes a
+`Presence` and raises `StreamUnavailable` and `StreamLost`. The only one is `chatapi/redis_stream/`;
 `chatapi/stream_transport.py` chooses it. Each generation is on one server (`servers.py`).
 
 A server keeps, for each generation, its job, its state and its **log**: the record, one entry per batch,
-named `<fence>-<first seq>`. Besides, it has an **inbox** for each web process: the deltas of all its clients.
-Four things hold for every transport:
+named `<fence>-<first seq>`. It also has an **inbox** for each web process: the deltas of all its clients.
+Four rules hold for every transport:
 
-1. The fence: a log refuses an entry whose name is not above the last one. Once the reaper has sealed a log
-   under a newer fence, entries of an older holder are refused, and none of them reaches an inbox. It also
-   makes a repeated write harmless.
+1. The fence: a log refuses an entry whose name is not above the last one. So once the reaper has sealed a log
+   under a newer fence, entries of an older holder are refused, and none of them reaches an inbox; and a
+   repeated write is harmless.
 2. The step that writes the last batch deletes the job.
-3. Signs of life show a web process that is late, and one that is dead (`Presence`).
+3. Signs of life distinguish a late web process from a dead one (`Presence`).
 4. A worker's connection (`cancellations`) ends with its process.
 
 Deltas carry consecutive numbers (seq, from 1); a reader that sees a gap reads the log. The end of a lost run

@@ -1,4 +1,4 @@
-"""The entries of logs and inboxes: what is written, what is read, and whether deltas are missing; pure."""
+"""The entries of logs and inboxes: encodes and decodes them, and detects missing deltas; pure."""
 
 import struct
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True):
     is_last: bool = False
 
     def frame(self) -> bytes:
-        """Return the entry as `frames_of` reads it, and a server's script."""
+        """Return the entry's bytes, which a server's script and `frames_of` read."""
         return (
             _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch))
             + self.batch
@@ -47,11 +47,11 @@ class Frame(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """The name of its entry in the log."""
+        """The name of the frame's entry in the log."""
         return b"%d-%d" % (self.fence, self.first_seq)
 
 
-# As a server returns it: its name, `<fence>-<first seq>`, and its fields.
+# An entry as a server returns it: its name, `<fence>-<first seq>`, and its fields.
 LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 
@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The deltas behind a position: consecutive, but before a failure some may be missing."""
+    """The deltas after a position. They are consecutive, except that some may be missing before a failure."""
 
     deltas: list[AnyDelta]
     last_seq: int
@@ -95,7 +95,7 @@ def frames_of(data: bytes) -> list[Frame]:
 
 
 def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
-    """Decode the entries, without seals. Raises `StreamLost` for a batch of another version."""
+    """Decode the entries, except seals. Raises `StreamLost` for a batch of another version."""
     try:
         return [
             Batch(place_of(name)[1], deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
@@ -105,11 +105,11 @@ def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
 
 
 def deltas_behind(seq: int, held: Sequence[Batch]) -> Rest:
-    """Return the deltas after that number, in order; raises `StreamLost` when some are lost."""
+    """Return the deltas after number `seq`, in order. Raises `StreamLost` if some are lost."""
     found: list[AnyDelta] = []
     for batch in held:
-        # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
-        # the failure is their end. It keeps its number: a client may have the missing ones.
+        # Some may be missing right before a failure: a worker could not publish them, and they are not
+        # charged. The failure keeps its number, because a client may have the missing ones.
         if batch.first_seq > seq + 1 and not isinstance(batch.deltas[0], Failed):
             raise StreamLost("a part of the log is lost")
         found += batch.deltas[max(0, seq + 1 - batch.first_seq) :]
@@ -118,7 +118,7 @@ def deltas_behind(seq: int, held: Sequence[Batch]) -> Rest:
 
 
 def last_seq_of(entries: Sequence[LogEntry]) -> int:
-    """Return the number of the last delta; 0 if there is none. Another version's batches are counted, too."""
+    """Return the number of the last delta; 0 if there is none. Batches of another version count, too."""
     name, batch = next(
         ((name, fields[b"d"]) for name, fields in reversed(entries) if fields[b"d"]), (b"", b"")
     )
@@ -131,6 +131,6 @@ def last_seq_of(entries: Sequence[LogEntry]) -> int:
 
 
 def place_of(name: bytes) -> tuple[int, int]:
-    """Return the fence and the first seq of a log's entry, by which its log is ordered; zeros of no name."""
+    """Return the fence and the first seq in an entry's name, which order the log; zeros for an empty name."""
     fence, _, first_seq = name.partition(b"-")
     return int(fence or 0), int(first_seq or 0)

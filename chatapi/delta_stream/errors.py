@@ -1,4 +1,4 @@
-"""The errors that every transport raises, so that readers and writers of streams know no transport."""
+"""The errors that every transport raises, so that readers and writers of streams depend on none."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,16 +8,16 @@ from accounts.loop_clock import REPLY_TIMEOUT_S
 
 
 class StreamUnavailable(Exception):
-    """The server can't be reached, does not answer in time, or refuses a write, as a full one does.
+    """The server can't be reached, does not answer in time, or refuses a write, as it does when it is full.
 
     The next call may succeed.
     """
 
 
 class StreamLost(Exception):
-    """Deltas that should be there are missing or unreadable, or the server was away for too long.
+    """Deltas of the log are missing or unreadable, or the server was away for too long.
 
-    Another call does not bring them back.
+    Another call does not help.
     """
 
 

@@ -1,4 +1,4 @@
-"""What a transport of delta streams does: all that its readers and writers know of it."""
+"""The interface of a transport of delta streams, for their readers and writers."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -19,17 +19,17 @@ class Signs(NamedTuple):
 
 
 class Presence(Protocol):
-    """The signs of life of this web process on one server, from a thread that a blocked event loop does not
-    stop.
+    """The signs of life of this web process on one server, sent by a thread: a blocked event loop does not
+    stop it.
 
-    The thread also removes what has been read from the process's inbox.
+    The thread also removes entries from the process's inbox that have been read.
     """
 
     async def start(self) -> None:
-        """Return when the server knows this process; raises `StreamUnavailable` when it is not there."""
+        """Wait until the server knows this process. Raises `StreamUnavailable`."""
 
     def stop(self) -> None:
-        """Show nothing more, and disconnect."""
+        """Send no more signs of life, and disconnect."""
 
 
 class DeltaStream(Protocol):
@@ -46,49 +46,51 @@ class DeltaStream(Protocol):
         """Keep the requests until their terminal deltas."""
 
     async def keep_again(self, request: KeptRequest) -> bool:
-        """Keep the request if its job is not there; return whether it was not."""
+        """Keep the request if its job is missing; return whether it was missing."""
         ...
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
-        """Return each generation's job (None: it is lost) and its cancellation, if any."""
+        """Return each generation's job (None if it is lost) and its cancellation, if any."""
         ...
 
-    # ---- what later requests refer to
+    # ---- the state, to which later requests refer
 
     async def state(self, generation_id: UUID) -> bytes | None:
         """Return the generation's state, if there is one."""
         ...
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
+        """Delete the generation's state, and its log if it has ended. Its response is not stored any more."""
 
-    # ---- responses that are to be stored in the database
+    # ---- responses to store in the database
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
-        """Return responses that are to be stored, and leave them to this caller for a moment."""
+        """Return responses to store, and reserve them for this caller for a moment."""
         ...
 
     async def forget_to_store(self, generation_id: UUID) -> bool:
-        """Take the response off that list; return whether it was there: a deletion takes it off, too."""
+        """Remove the response from that list; return whether it was there. A deletion also removes it."""
         ...
 
     # ---- deltas
 
     async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
-        """Write all entries in one round trip; return the generations that a newer fence refused."""
+        """Write all entries in one round trip; return the generations whose log has a newer fence."""
         ...
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
-        """Return names and frames of the inbox's entries behind `after` (empty: of all); wait for the
-        first.
+        """Return names and frames of the inbox's entries after the one named `after` (empty: all entries).
+        Waits up to `block_ms` for the first.
         """
         ...
 
     async def read_logs(
         self, after: Mapping[UUID, bytes], *, block_ms: int | None
     ) -> dict[UUID, list[Frame]]:
-        """Return the next frames of these generations' logs behind the named entries (empty: from the
-        start), of those that have some; wait for the first, or with None for nothing. A seal has no batch.
+        """Return the next frames of these generations' logs after the named entries (empty: from the start).
+
+        Logs without new frames are left out. Waits up to `block_ms` for the first frame; None: does not wait.
+        The frame of a seal has an empty batch.
         """
         ...
 
@@ -98,8 +100,8 @@ class DeltaStream(Protocol):
         """Return the signs of life of the process that reads this inbox.
 
         `read_up_to` returns the name of the inbox's entry that was read last. The thread calls `is_unknown`
-        when the server did not know this process. It may then have lost the inbox, too: `read_up_to` must
-        return nothing until the reader has begun again.
+        if the server did not know this process. The server may then have lost the inbox, too: `read_up_to`
+        must return an empty name until the reader has begun again.
         """
         ...
 
@@ -108,32 +110,31 @@ class DeltaStream(Protocol):
         ...
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
-        """Close the log for every older fence; return what it holds, which clients may have seen."""
+        """Close the log for every older fence; return its content, which clients may have seen."""
         ...
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
-        """Return the deltas that the log holds after `after_seq`; raises `StreamLost` when some of
-        them are lost, or the log ends before `after_seq`.
+        """Return the log's deltas after number `after_seq`. Raises `StreamLost` if some of them are lost, or
+        the log ends before `after_seq`.
         """
         ...
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = ...
     ) -> tuple[bytes, Rest]:
-        """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
-        deltas up to `seq`.
+        """Read the log after the entry named `after` (empty: from its start) for a reader that has the deltas
+        up to `seq`.
 
-        Returns the name of the last entry read and the new deltas. Raises `StreamLost` when some are
-        lost.
+        Returns the name of the last entry read and the new deltas. Raises `StreamLost` if some are lost.
         """
         ...
 
     async def last_seq(self, generation_id: UUID) -> int:
-        """Return the number of the last delta in the log; 0 when there is none."""
+        """Return the number of the last delta in the log; 0 if there is none."""
         ...
 
     async def has_job(self, generation_id: UUID) -> bool:
-        """Return whether the terminal delta is still to be published: the same step deletes the job."""
+        """Return whether the job is there; the step that publishes the terminal delta deletes it."""
         ...
 
     async def has_log(self, generation_id: UUID) -> bool:
@@ -143,22 +144,22 @@ class DeltaStream(Protocol):
     # ---- garbage collection
 
     def lasting(self) -> AsyncIterator[set[UUID]]:
-        """Yield, page by page, the generations whose terminal delta was not published, or not yet."""
+        """Yield, page by page, the generations whose terminal delta has not been published."""
         ...
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
-        """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
+        """Delete these generations' jobs. Their logs and states expire after this time at the latest."""
 
     # ---- cancellation
 
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
-        """Tell the worker that runs the generation, or will, to stop it."""
+        """Ask the worker that runs the generation, or will run it, to stop it."""
 
     async def cancel_all(self, cancellations: Sequence[tuple[UUID, Cancellation]], *, ttl_ms: int) -> None:
-        """Tell the workers that run these generations, or will, to stop them."""
+        """Ask the workers that run these generations, or will run them, to stop them."""
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
-        """Return those that are cancelled, for workers that no message has reached."""
+        """Return those that are cancelled, for workers that may have missed the message."""
         ...
 
     def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:

@@ -1,4 +1,4 @@
-"""What a web process hands to the worker, and the ends that no engine has written."""
+"""The job that a web process passes to the worker, and the failures that end a stream without an engine."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -8,20 +8,20 @@ import msgspec
 
 from chatapi.wire.deltas import Failed
 
-# How long a log lives without an end, and a job beyond its time in the queue: longer than
+# How long a log without an end is kept, and a job after its time in the queue: longer than
 # `models.MAX_TIMEOUT_MS`.
 RUN_TTL_MS = 26 * 3_600_000
-# The end of a cancelled generation's stream, which must not look like a good end.
+# The end of a cancelled generation whose choices have not ended: it must not look like a complete answer.
 CANCELLED = Failed(
     "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409
 )
-# The end when the worker has died, from the reaper or from the client's own web process.
+# The end if the worker has died, sent by the reaper or by the client's web process.
 WORKER_LOST = Failed(
     "The worker was lost while it generated. What was generated is charged; see the receipt.",
     code="worker_lost",
     status=502,
 )
-# The end when the time in the queue is over.
+# The end if the time in the queue is over.
 NOT_STARTED = Failed(
     "No worker was free in time. Nothing was charged; try again.",
     code="queue_timeout",
@@ -42,11 +42,11 @@ class Cancellation(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Cancellation":
-        return cls.ASKED  # what another version calls it
+        return cls.ASKED  # a value of another version
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
-    """What the web process hands to the worker besides the id."""
+    """The data that the web process passes to the worker, beside the generation's id."""
 
     inbox: str
     """Where the answer goes; empty for the log alone."""
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptRequest(NamedTuple):
-    """What is kept of an admitted request before its worker gets a message."""
+    """The data of an admitted request that is kept before its worker gets a message."""
 
     generation_id: UUID
     job: Job

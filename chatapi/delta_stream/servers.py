@@ -1,7 +1,6 @@
 """The servers of streams: each generation is on one of them, whose number is the last digit of its id.
 
-So a generation's server is found without asking anyone, and a server that is added at the end of the list
-moves nothing.
+So an id names its server, and adding a server at the end of the list moves no generation.
 """
 
 import asyncio
@@ -17,12 +16,12 @@ from chatapi.delta_stream.jobs import Cancellation
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
 
-# How long one of several servers may take to answer a question that is put to all.
+# How long each server may take to answer a question to all servers.
 ANSWER_S = 1.0
 
 
 class ByServer(Generic[Part]):
-    """A part of this process for each server of streams, such as its connection or its reader."""
+    """One object of this process for each server of streams: a connection, a reader, …"""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -36,7 +35,7 @@ class ByServer(Generic[Part]):
     def of(self, generation_id: UUID) -> Part:
         """Return the part for the generation's server.
 
-        Raises `StreamUnavailable` for a server that only processes with a longer list know.
+        Raises `StreamUnavailable` if this process's list does not have the server yet.
         """
         if len(self._parts) == 1:  # ids of the release before end with any digit
             return self._parts[0]
@@ -47,9 +46,9 @@ class ByServer(Generic[Part]):
 
 
 class StreamServers(ByServer[DeltaStream]):
-    """The streams of all servers, and the questions that any of them can answer.
+    """The streams of all servers, and questions to all of them.
 
-    A process that is connected to one of them lives. A question raises `StreamUnavailable` only if no server
+    A process that is connected to any server lives. A question raises `StreamUnavailable` only if no server
     answers.
     """
 
@@ -61,8 +60,8 @@ class StreamServers(ByServer[DeltaStream]):
     async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
         """Return the signs of life of the processes that read these inboxes.
 
-        While a server is added to the list, a process of the older list is known to the other servers only.
-        If these do not answer, the new one's answer says nothing about it.
+        While a server is added to the list, only the other servers know a process with the older list. If
+        they do not answer, the new server's answer says nothing about it.
         """
         answered: set[DeltaStream] = set()
         known_to = {name: self._known_to.get(name, set()) for name in inboxes}
@@ -87,7 +86,7 @@ class StreamServers(ByServer[DeltaStream]):
         return set().union(*await self._ask(lambda stream: stream.connected_workers()))
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
-        """Return those that are cancelled, without those of a server that does not answer."""
+        """Return those that are cancelled, except on servers that do not answer."""
 
         async def among_own(stream: DeltaStream) -> Mapping[UUID, Cancellation]:
             own = [generation_id for generation_id in ids if self.of(generation_id) is stream]
@@ -97,7 +96,7 @@ class StreamServers(ByServer[DeltaStream]):
         return {generation_id: why for each in found for generation_id, why in each.items()}
 
     async def _ask(self, question: Callable[[DeltaStream], Awaitable[Answer]]) -> list[Answer]:
-        """Return the answers of all servers that answer; raises `StreamUnavailable` if none does."""
+        """Return the answers of the servers that answer. Raises `StreamUnavailable` if none does."""
         if len(self) == 1:
             return [await question(self._parts[0])]
         found = await asyncio.gather(*(_in_time(question(each)) for each in self), return_exceptions=True)

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 
 def raise_weights_of_zero(apps, schema_editor):
-    """A weight of 0 has always counted as 1, and a catalog file can't say it."""
+    """Set weights of 0, which have always counted as 1, to 1: a catalog file refuses 0."""
     apps.get_model("chatapi", "Deployment").objects.filter(weight=0).update(weight=1)
 
 

@@ -1,4 +1,4 @@
-"""What a model serves. The database has a default, so code that does not know it may write too."""
+"""Adds the kind of a model. The database has a default, so that processes of the old release can add rows."""
 
 from django.db import migrations, models
 

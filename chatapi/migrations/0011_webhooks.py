@@ -1,4 +1,4 @@
-"""Webhook endpoints, deliveries with their log, and the kinds of which people want mail. New tables only."""
+"""Adds tables for webhook endpoints, deliveries with their attempts, and the choice of kinds of mail."""
 
 import django.db.models.deletion
 from django.conf import settings

@@ -1,4 +1,4 @@
-"""Mail of two kinds of events more: a model and a deployment are up again. No column changes."""
+"""Adds the ends of outages, of a model and of a deployment, to the kinds of mail; no column changes."""
 
 from django.db import migrations, models
 

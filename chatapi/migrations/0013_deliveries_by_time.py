@@ -1,4 +1,4 @@
-"""Indexes of deliveries by their time, for deleting old ones, and of those that have failed."""
+"""Adds indexes of deliveries by time: of all, for deleting old ones, and of those that have failed."""
 
 from django.db import migrations, models
 

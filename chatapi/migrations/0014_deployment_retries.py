@@ -1,4 +1,4 @@
-"""How often a request that failed is sent to a deployment again; the database knows the usual number, so that
+"""Adds how often a failed request is sent to a deployment again. The database has a default, so that
 processes of the old release can add rows.
 """
 

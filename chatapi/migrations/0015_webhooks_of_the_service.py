@@ -1,5 +1,5 @@
-"""Endpoints without an organization, which get the events of the service. Processes of the older release send
-no event to them. Backwards, such endpoints are deleted with their logs.
+"""Allows endpoints without an organization, which get the events of the service. Processes of the old release
+send them no events. The reverse migration deletes these endpoints with their logs.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from django.db import migrations, models
 
 def delete_those_of_the_service(apps: Any, schema_editor: Any) -> None:
     apps.get_model("chatapi", "WebhookEndpoint").objects.filter(organization=None).delete()
-    # PostgreSQL alters no table of which foreign keys are still to be checked.
+    # PostgreSQL does not alter a table while checks of its foreign keys are pending.
     schema_editor.connection.check_constraints()
 
 

@@ -3,16 +3,21 @@
 Each server has these keys:
 
     job:<id>            the request, for the worker; deleted with the terminal delta
-    state:<id>          what later requests may refer to; lives as long as the log
+    state:<id>          the data that later requests may refer to; kept as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
     inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
-    unstored            sorted set: responses that are to be stored in the database, by when to look at them
-    cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
-    web:<name>          a web process that lives (`presence.py`)
-    channel `worker:<name>`    its subscriber is that worker's connection, which shows that it lives
+    unstored            sorted set: responses to store in the database, by the time when they are due
+    cancelled:<id>      the generation is cancelled
+    web:<name>          the sign of life of a web process (`presence.py`)
 
-Redis refuses a log entry whose name is not above the last one, and that is the fence; the same script
-(`scripts.py`) keeps the entry out of the inbox.
+and these channels:
+
+    cancel              a message for each cancelled generation
+    alive:<name>        its subscriber is a web process (`presence.py`)
+    worker:<name>       its subscriber is a worker: the subscription shows that it lives
+
+The fence: Redis refuses a log entry whose name is not above the last one, and the same script (`scripts.py`)
+keeps the entry out of the inbox.
 """
 
 from chatapi.redis_stream.presence import RedisPresence

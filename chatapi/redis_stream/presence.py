@@ -4,9 +4,9 @@
     channel alive:<name>     a subscription that each process holds
 
 1. A process that renews its key lives.
-2. One that is only subscribed is late: its event loop is blocked, or it is stopped. The kernel closes the
-   connection of a process that dies, however it dies.
-3. One with neither is dead, and so is one that has been late for very long: a machine that loses its power
+2. A process that is only subscribed is late: its thread does not run, or a full Redis refuses the key. When a
+   process dies, the kernel closes its connection.
+3. A process with neither is dead. So is one that has been late for very long: a machine that loses its power
    closes no connection.
 """
 
@@ -28,12 +28,12 @@ from chatapi.redis_stream.errors import in_time, redis_errors
 
 log = logging.getLogger(__name__)
 
-# How long the inbox of a dead web process lives; a living process renews it.
+# How long the inbox of a dead web process is kept; a living process renews it.
 INBOX_TTL_MS = 60_000
 
 
 async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
-    """Return the signs of life of these processes; raises `StreamUnavailable`."""
+    """Return the signs of life of these processes. Raises `StreamUnavailable`."""
     if not names:
         return Signs(set(), set())
     async with in_time(), redis.pipeline(transaction=False) as pipe:
@@ -45,7 +45,7 @@ async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
 
 
 class RedisPresence:
-    """A `Presence`, whose thread also renews the inbox."""
+    """A `Presence` in Redis. Its thread also renews the inbox."""
 
     RENEW_S = 1.0
     TTL_MS = 3_000
@@ -95,7 +95,8 @@ class RedisPresence:
                     log.warning("presence: %s", error)
                 else:
                     log.exception("presence failed")
-                # Soon: a Redis that has lost its data must know this process before a worker misses it twice.
+                # Retry soon: a Redis that has lost its data must know this process before a worker misses it
+                # twice.
                 self._stopping.wait(self.RETRY_S)
 
     def _keep_renewing(self, redis: Redis, channel: PubSub) -> None:
@@ -103,20 +104,20 @@ class RedisPresence:
             wait_s = self.RENEW_S
             try:
                 self._renew(redis)
-            except ResponseError as error:  # from a full Redis: the connection shows life
+            except ResponseError as error:  # Redis is full; the subscription still shows life
                 if not self._begun.done():
                     raise
                 log.warning("presence: %s", error)
                 wait_s = self.RETRY_S
             if not self._begun.done():
                 self._begun.set_result(None)
-            # Nobody publishes here, but reading raises `RedisError` at once when the connection is lost.
+            # The channel has no messages, but reading raises `RedisError` at once if the connection is lost.
             until = time.monotonic() + wait_s
             while not self._stopping.is_set() and (left_s := until - time.monotonic()) > 0:
                 channel.get_message(timeout=min(left_s, self.LOOK_S))
 
     def _renew(self, redis: Redis) -> None:
-        # Not SET at once: a full Redis refuses it.
+        # SET only if necessary: a full Redis refuses it.
         if not redis.pexpire(self._web, self.TTL_MS):
             redis.set(self._web, b"1", px=self.TTL_MS)
             self._is_unknown()

@@ -5,8 +5,8 @@ import hashlib
 from chatapi.delta_stream import RUN_TTL_MS
 from chatapi.redis_stream.presence import INBOX_TTL_MS
 
-# Writes each frame (`Entry.frame`) as an entry of its generation's log, and those that the logs have taken as
-# one entry of the inbox. Returns the ids of the generations whose log has a newer fence.
+# Writes each frame (`Entry.frame`) as an entry of its generation's log, and the frames that the logs accept
+# as one entry of the inbox. Returns the ids of the generations whose log has a newer fence.
 # ARGV: the prefix of all keys; how many ms a log outlives its end; then pairs of an inbox ('' for none) and
 # the frames of its clients.
 PUBLISH = """
@@ -60,8 +60,8 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 PUBLISH_SHA1 = hashlib.sha1(PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
-# Returns the next cursor, and the ids of the generations whose terminal delta was not published yet: those
-# with a job, or with a log that has more time left than the terminal delta leaves it.
+# Returns the next cursor, and the ids of the generations whose terminal delta was not published yet: they
+# have a job, or a log with more time left than it gets with the terminal delta.
 # ARGV: the cursor; the prefix of all keys; how many ms a log outlives its end.
 LASTING = """
 local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 100), ARGV[2], {}
@@ -75,7 +75,7 @@ end
 return {page[1], found}
 """
 
-# Returns the members of a sorted set that are due, and leaves them to the caller for a moment.
+# Returns the due members of a sorted set, and makes them due again later.
 # KEYS: the set. ARGV: the most members; the ms until they are due again.
 TO_STORE = """
 local time = redis.call('TIME')

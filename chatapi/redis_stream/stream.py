@@ -1,4 +1,4 @@
-"""The generations of one Redis, whose keys the package's docstring lists."""
+"""The delta streams of one Redis; the package's docstring lists the keys."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -34,30 +34,30 @@ log = logging.getLogger(__name__)
 
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
-# Entries of an inbox that are read at once: each has up to 256 KiB. While they are small, as many as have
-# about `INBOX_BYTES`, which wake a thousand streams: every worker writes its own, and a late process must
-# catch up.
+# The least and the most entries of an inbox that are read at once. An entry has up to 256 KiB. If the last
+# read found small ones, the next reads as many as have about `INBOX_BYTES`, enough to wake a thousand
+# streams: each worker writes its own entries, and a late process must catch up.
 INBOX_ENTRIES, MOST_INBOX_ENTRIES = 8, 32
 INBOX_BYTES = 64 << 10
 
-# About how much of several logs is read at once, and the most entries of each.
+# The approximate size of one read of several logs, and the most entries of each.
 LOGS_BYTES, MOST_LOG_ENTRIES = 256 << 10, 32
 
-# How many generations are cancelled with one write, which takes a millisecond.
+# How many generations are cancelled in one round trip; Redis takes a millisecond for them.
 CANCELLED_AT_ONCE = 64
 
-# How long the responses to be stored are left to the process that has asked for them.
+# How long responses to store are reserved for the process that has fetched their ids.
 STORING_MS = 2_000
 
-# How long a listener hears nothing before it asks whether the server is there, and waits for the answer.
+# After this silence a listener pings the server, and waits as long for the answer.
 SILENT_S = 3.0
 
 
 class RedisStream:
-    """A `DeltaStream`, whose methods are described there."""
+    """A `DeltaStream` in Redis; its methods are described there."""
 
     def __init__(self, redis: Redis, prefix: str, *, url: str, ttl_ms: int, queue_ttl_ms: int = 0) -> None:
-        """`url` of the same Redis, for the thread of `presence`. `ttl_ms`: how long a log outlives its
+        """`url`: of the same Redis, for the thread of `presence`. `ttl_ms`: how long a log outlives its
         generation's end, for clients that resume. `queue_ttl_ms`: how long a request may wait for a worker.
         """
         self._redis = redis
@@ -65,7 +65,7 @@ class RedisStream:
         self.url = url
         self._ttl_ms = ttl_ms
         self._request_ttl_ms = queue_ttl_ms + RUN_TTL_MS
-        # A connection each: a read that waits must not hold up what is published.
+        # Separate connections: a read that waits must not delay a write.
         connections = [DedicatedConnection(redis) for _ in range(5)]
         self._keeping, self._publishing, self._reading, self._following, self._asking = connections
         self._inbox_entries = INBOX_ENTRIES
@@ -86,7 +86,7 @@ class RedisStream:
     # ---- the request
 
     async def keep(self, requests: Sequence[KeptRequest], *commands: Command) -> None:
-        """Keep the requests, then execute commands of a queue on the same server, in one round trip."""
+        """Keep the requests, then execute a queue's commands on the same server, all in one round trip."""
         keeping = [command for each in requests for command in self._commands_of(each)]
         with redis_errors():
             await self._keeping.calls([*keeping, *commands])
@@ -111,7 +111,7 @@ class RedisStream:
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         with redis_errors():
             found = await self._asking.call("MGET", *keys)
-        # Each goes as soon as it is decoded: a large one must not stay in memory beside the others' copies.
+        # Each is freed once it is decoded: a large one must not stay in memory beside the decoded others.
         jobs = [self._job(found.pop(0)) for _ in ids]
         return [
             (job, None if flag is None else Cancellation(flag)) for job, flag in zip(jobs, found, strict=True)
@@ -120,11 +120,11 @@ class RedisStream:
     def _job(self, data: bytes | None) -> Job | None:
         try:
             return self._job_decoder.decode(data) if data else None
-        except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
+        except msgspec.DecodeError as error:  # treated as lost: it must not fail the others of the same read
             log.error("a job can't be read: %s", error)
             return None
 
-    # ---- what later requests refer to
+    # ---- the state, to which later requests refer
 
     async def state(self, generation_id: UUID) -> bytes | None:
         async with in_time():
@@ -137,7 +137,7 @@ class RedisStream:
             pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
             await pipe.execute()
 
-    # ---- responses that are to be stored in the database
+    # ---- responses to store in the database
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
         async with in_time():
@@ -154,7 +154,7 @@ class RedisStream:
         frames: dict[str, list[bytes]] = {}
         for entry in entries:
             frames.setdefault(entry.inbox, []).append(entry.frame())
-        # One argument for all frames: redis-py's cost is by the argument.
+        # One argument for all frames: redis-py's cost grows with the number of arguments.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
         command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
         with redis_errors():
@@ -167,8 +167,8 @@ class RedisStream:
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         key = self.key("inbox", name)
-        # Few the next time, unless this read finds small ones: a read that timed out must not be repeated at
-        # the same size.
+        # The next read is small, unless this one finds small entries: a read that timed out must not be
+        # repeated at the same size.
         count, self._inbox_entries = self._inbox_entries, INBOX_ENTRIES
         with redis_errors():
             found = await self._reading.call(
@@ -184,7 +184,7 @@ class RedisStream:
         self, after: Mapping[UUID, bytes], *, block_ms: int | None
     ) -> dict[UUID, list[Frame]]:
         keys = {self.key("log", generation_id.hex).encode(): generation_id for generation_id in after}
-        # As in `read_inbox`: few entries, unless the read before has found small ones.
+        # As in `read_inbox`: few entries, unless the read before found small ones.
         entry_bytes, self._log_entry_bytes = self._log_entry_bytes, LOGS_BYTES
         count = max(1, min(LOGS_BYTES // entry_bytes // len(keys), MOST_LOG_ENTRIES))
         waiting: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
@@ -212,7 +212,7 @@ class RedisStream:
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         key = self.key("log", generation_id.hex)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
-            # A seal that is repeated is refused by its name, and harmless.
+            # A repeated seal is harmless: Redis refuses its name.
             # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
@@ -220,7 +220,7 @@ class RedisStream:
         entries = [entry async for page in self._pages(generation_id) for entry in page]
         try:
             held = batches_of(entries)
-        except StreamLost as error:  # the generation has to be closed all the same
+        except StreamLost as error:  # the generation must be closed all the same
             log.error("%s: %s", generation_id.hex, error)
             return Sealed([], is_whole=False)
         found = [delta for batch in held for delta in batch.deltas]
@@ -228,7 +228,7 @@ class RedisStream:
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
         batches: list[Batch] = []
-        # Backwards, because a reader usually lacks only the last ones.
+        # Backwards, because a reader usually lacks only the last batches.
         async for page in self._pages(generation_id, is_backwards=True):
             batches = batches_of(page[::-1]) + batches
             if batches and batches[0].first_seq <= after_seq + 1:
@@ -254,8 +254,8 @@ class RedisStream:
     async def _pages(
         self, generation_id: UUID, *, is_backwards: bool = False
     ) -> AsyncIterator[list[LogEntry]]:
-        """Yield all entries of the log, page by page, in the order read."""
-        # To read a long log at once would hold up Redis and this process's event loop.
+        """Yield all entries of the log, page by page, in the order of reading."""
+        # Reading a long log at once would block Redis and this process's event loop.
         key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
         end, read = (b"-", self._redis.xrevrange) if is_backwards else (b"+", self._redis.xrange)
         while start:
@@ -303,7 +303,7 @@ class RedisStream:
             async with in_time(), self._redis.pipeline(transaction=False) as pipe:
                 for generation_id, why in cancellations[start : start + CANCELLED_AT_ONCE]:
                     key = self.key("cancelled", generation_id.hex)
-                    # A client that asks to stop often leaves at once: that must not replace its request.
+                    # A client that asks to stop often leaves at once; its leaving must not replace `ASKED`.
                     pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
                     pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
                 await pipe.execute()
@@ -327,11 +327,12 @@ class RedisStream:
                     await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
                 is_asked = False
                 while True:
-                    # redis-py connects again in here, and waits for the greeting.
+                    # redis-py may connect again in this block, and waits for the greeting.
                     async with in_time(SILENT_S + 0.5):
                         message = await channel.get_message(timeout=SILENT_S)
                         if message is None and not is_asked:
-                            # A machine without power closes no connection: this would wait for ever.
+                            # A machine that loses its power closes no connection: without a ping, this would
+                            # wait for ever.
                             await channel.ping()
                     if message is None and is_asked:
                         raise StreamUnavailable("the server of the cancellations does not answer")

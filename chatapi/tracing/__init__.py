@@ -1,9 +1,8 @@
-"""Traces: what one request did in the web process, in the worker and at upstreams (docs/tracing.md).
+"""Traces: the steps of one request in the web process, in the worker and at upstreams (docs/tracing.md).
 
-A trace consists of spans: one of the request, below it one of the run, and below that one of each attempt.
-Spans have names of the catalog, codes and numbers, and never content, keys or names of end users. `otlp.py`
-records and exports them; without a collector in the settings it is not imported, and `NO_SPAN` stands for
-every span.
+A trace consists of spans: one for the request, below it one for the run, and below that one for each attempt.
+Spans contain names of the catalog, codes and numbers, but no content, keys or names of end users. `otlp.py`
+records and exports them. Without a collector in the settings it is not imported, and every span is `NO_SPAN`.
 """
 
 import time
@@ -35,10 +34,10 @@ class Span:
         return self
 
     def add_event(self, name: str, at_ns: int | None = None) -> None:
-        """Add what happened in it, by default now."""
+        """Add an event at this time in Unix nanoseconds, by default now."""
 
     def end(self, attributes: Attributes, *, is_failed: bool = False) -> None:
-        """End it with these attributes; a failed one counts as an error."""
+        """End the span with these attributes; `is_failed` sets its status to error."""
 
 
 NO_SPAN: Final = Span()
@@ -71,8 +70,8 @@ def exporting(role: str) -> Iterator[None]:
 
 
 def begin_request(method: str, route: str, headers: Mapping[bytes, bytes], took_s: float) -> Span:
-    """Begin the span of a client's request that came this long ago, as a child of the client's own span if
-    its headers name one. `route` is the regular expression behind `/v1/`.
+    """Begin the span of a client's request that came `took_s` ago, as a child of the client's own span if its
+    headers name one. `route` is the regular expression of the path after `/v1/`.
     """
     if _tracer is None:
         return NO_SPAN
@@ -80,7 +79,7 @@ def begin_request(method: str, route: str, headers: Mapping[bytes, bytes], took_
 
 
 def begin_run(headers: Mapping[str, str], took_s: float) -> Span:
-    """Begin the span of a run that began this long ago, as a child of the request's span."""
+    """Begin the span of a run that began `took_s` ago, as a child of the request's span."""
     if _tracer is None:
         return NO_SPAN
     return _tracer.begin_run(headers, time.time_ns() - round(took_s * 1e9))

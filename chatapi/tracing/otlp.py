@@ -1,6 +1,6 @@
 """Records spans with OpenTelemetry's SDK, and exports them by OTLP over HTTP.
 
-A thread exports in the background. Its queue is bounded: while the collector is away, spans are dropped.
+A thread exports in the background. If the collector is away, its queue fills, and further spans are dropped.
 """
 
 import logging
@@ -36,9 +36,9 @@ from chatapi.tracing import Attributes, Span
 log = logging.getLogger(__name__)
 
 MAX_ATTRIBUTE_CHARACTERS = 256
-# W3C's Trace Context, section 3.3.1.5: the least that is to be passed on.
+# W3C's Trace Context, section 3.3.1.5: the length that must at least be passed on.
 MAX_HEADER_CHARACTERS = 512
-# How long the end of the process may wait for the collector.
+# How long a process that ends may wait for the collector.
 CLOSE_S = 2.0
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"})
@@ -56,20 +56,20 @@ class OTLPTracer:
         }
         self._provider = TracerProvider(
             sampler=_sampler(trusts_parent=role != "web"),
-            # OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME come before our own.
+            # OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override our own attributes.
             resource=Resource(own).merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,  # `close` does it, for a bounded time
             span_limits=SpanLimits(max_attribute_length=MAX_ATTRIBUTE_CHARACTERS),
         )
         self._provider.add_span_processor(BatchSpanProcessor(_ReportingExporter(OTLPSpanExporter())))
         self._tracer = self._provider.get_tracer("chatapi", __version__)
-        # It has read its settings, and would log a warning for each header that is not valid, and each retry.
+        # The settings have been read. From here on, the SDK would log each invalid header and each retry.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     def begin_request(self, method: str, route: str, headers: Mapping[bytes, bytes], began_ns: int) -> Span:
-        """Begin the span of a request; what is not valid in its headers is ignored."""
+        """Begin the span of a request; invalid headers are ignored."""
         names = ("traceparent", "tracestate")
-        # The SDK takes 8 KB, with which many servers refuse the request to the upstream.
+        # The SDK passes on 8 KB, for which many servers refuse the request to the upstream.
         sent = {
             name: value.decode("latin-1")
             for name in names
@@ -93,8 +93,8 @@ class OTLPTracer:
         return _RecordedSpan(self._tracer, span)
 
     def close(self) -> None:
-        """Export what is left, as far as the collector takes it in time."""
-        # A thread of its own: the SDK would wait for up to 40 s.
+        """Export the remaining spans, within `CLOSE_S`."""
+        # In a thread: the SDK would wait for up to 40 s.
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_S)
@@ -130,7 +130,7 @@ class _RecordedSpan(Span):
 
 
 class _OwnRatio(TraceIdRatioBased):
-    """Samples a share of the traces by a number of its own: a client chooses the id of its trace."""
+    """Samples a share of the traces by a random number, not by the trace's id, which a client can choose."""
 
     def should_sample(
         self, parent_context: Context | None, trace_id: int, *others: Any, **more: Any
@@ -139,7 +139,7 @@ class _OwnRatio(TraceIdRatioBased):
 
 
 class _ReportingExporter(SpanExporter):
-    """Logs one line when the collector takes no spans, and one when it does again."""
+    """Logs one line when the export begins to fail, and one when it works again."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -148,12 +148,12 @@ class _ReportingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
             result = self._exporter.export(spans)
-        except Exception:  # none of its bugs may end the thread
+        except Exception:  # a bug of the exporter must not end the thread
             result = SpanExportResult.FAILURE
         is_failing = result is not SpanExportResult.SUCCESS
         if is_failing != self._is_failing:
             self._is_failing = is_failing
-            collector = urlsplit(settings.TRACES_ENDPOINT).hostname  # without a password in the URL
+            collector = urlsplit(settings.TRACES_ENDPOINT).hostname  # the URL may contain a password
             if is_failing:
                 log.warning("traces are lost: the collector at %s does not take them", collector)
             else:
@@ -165,7 +165,7 @@ class _ReportingExporter(SpanExporter):
 
 
 def _sampler(*, trusts_parent: bool) -> Sampler:
-    """Return the sampler of OTEL_TRACES_SAMPLER. A worker trusts the decision that its web process made."""
+    """Return the sampler of OTEL_TRACES_SAMPLER. A worker trusts the web process's decision."""
     name = settings.TRACES_SAMPLER.removeprefix("parentbased_")
     samplers = {"always_on": ALWAYS_ON, "always_off": ALWAYS_OFF}
     root = samplers[name] if name in samplers else _OwnRatio(float(settings.TRACES_SAMPLER_ARG))
@@ -174,5 +174,5 @@ def _sampler(*, trusts_parent: bool) -> Sampler:
 
 @cache
 def _template(route: str) -> str:
-    """Return the path with names in braces for the regular expressions of its parts."""
+    """Return the route's path: `{name}` replaces each named regular expression."""
     return "/v1/" + re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", route)

@@ -1,4 +1,4 @@
-"""The parts of which the API's reference (OpenAPI) consists, for those who describe routes."""
+"""Building blocks for the API's reference (OpenAPI), for modules that describe routes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ REQUEST_ID: Final[Schema] = {"X-Request-Id": {"schema": TEXT}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What the reference says about a route beside those that answer a protocol's requests (`Operation`)."""
+    """The reference's text about a route that is no `Operation`, which answers a protocol's requests."""
 
     method: str
     """In lower case."""
@@ -40,7 +40,7 @@ def ref(name: str) -> Schema:
 
 
 def new_object(description: str, required: str, **properties: Schema) -> Schema:
-    """Return the schema of an object; `required` has the names of members, with spaces between them."""
+    """Return the schema of an object; `required` has the names of members, separated by spaces."""
     names = required.split()
     return {"type": "object", "description": description, "required": names, "properties": properties}
 
@@ -50,14 +50,14 @@ def new_array(items: Schema, **bounds: int) -> Schema:
 
 
 def given(member: str, schema: Schema | None = None) -> Schema:
-    """Return a schema for objects that have this member, not null, and fitting if `schema` is given."""
+    """Return a schema for objects whose `member` matches the schema, by default any value but null."""
     return {"required": [member], "properties": {member: schema or {"not": NULL}}}
 
 
 def new_parameter(
     place: str, name: str, schema: Schema, description: str, *, required: bool = False
 ) -> Schema:
-    """Return a parameter; those of a path are always required."""
+    """Return a parameter; one in a path is always required."""
     required = required or place == "path"
     return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
 
@@ -68,18 +68,18 @@ def new_body(schema: str, example: Mapping[str, Any], media_type: str = "applica
 
 
 def new_answer(description: str, schema: str, headers: Schema | None = None) -> Schema:
-    """Return an answer in JSON with the schema of that name."""
+    """Return a JSON answer with the schema of that name."""
     answer = {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
     return answer if headers is None else answer | {"headers": headers}
 
 
 def new_stream(chunk: str) -> Schema:
-    """Return an answer of events whose data has the schema of that name."""
+    """Return a streamed answer: the data of its events has the schema of that name."""
     return {"description": "The stream.", "headers": REQUEST_ID, "content": events(chunk)}
 
 
 def events(chunk: str) -> Schema:
-    """Return the content of an answer of events, by media type."""
+    """Return the content of a streamed answer, by media type."""
     # OpenAPI 3.1 has no word for streams; tools apply the schema to each event.
     error = {"type": "object", "required": ["error"], "description": "Why the stream breaks off."}
     content = {"anyOf": [ref(chunk), error]}

@@ -1,22 +1,22 @@
-"""The limits of what one request may carry; a request beyond one is a 400 that names the parameter.
+"""The limits of a request's content; a request over one gets a 400 that names the parameter.
 
-Where OpenAI's reference names a limit, it is OpenAI's; the others bound time and memory. The server limits
-the size of the whole body before it reads it (413).
+Limits that OpenAI's reference names are OpenAI's; the others bound time and memory. The server checks the
+size of the whole body before it reads it (413).
 """
 
 from typing import Final
 
 # ---- the JSON text
 
-# Levels of arrays and objects in each other.
+# Levels of nested arrays and objects.
 MAX_DEPTH: Final = 64
 # Values in the whole body (413): an empty array is 2 bytes on the wire and 64 in memory.
 MAX_VALUES: Final = 262_144
 # Digits of a number in a body of more than MAX_VALUES bytes; the largest float has 309.
 MAX_DIGITS: Final = 400
-# Numbers whose exponent has three or more digits: one takes a hundred times as long to read as any other.
+# Numbers whose exponent has three or more digits: reading one takes a hundred times as long as another.
 MAX_EXPONENTS: Final = 256
-# A name that occurs twice is a 400; in a body with more names than this, the 400 does not say which one.
+# A name that occurs twice is a 400, which does not say which one in a body with more names than this.
 MAX_NAMES_COMPARED: Final = 2_048
 
 # ---- chat completions
@@ -24,7 +24,7 @@ MAX_NAMES_COMPARED: Final = 2_048
 MAX_MESSAGES: Final = 2_048
 # In one message.
 MAX_CONTENT_PARTS: Final = 2_048
-# In one assistant message, and in one choice of an answer, where each takes memory until the end.
+# In one assistant message, and in one choice of an answer: each call takes memory until the choice's end.
 MAX_TOOL_CALLS: Final = 1_024
 # OpenAI's limit, for functions too.
 MAX_TOOLS: Final = 128
@@ -32,7 +32,7 @@ MAX_TOOLS: Final = 128
 MAX_AGENT_TOOLS: Final = 1_024
 # Anthropic's limit for a picture, up to which Claude Code shrinks its own: 3.75 MiB of content.
 MAX_BASE64_CHARS: Final = 5 * 1024 * 1024
-# A picture's `data:` URL, and base64 of a sound or a file, with room for what stands before the data.
+# A picture's `data:` URL, and base64 of a sound or a file, with room for the prefix of the data.
 MAX_PART_DATA_CHARS: Final = MAX_BASE64_CHARS + 64
 
 # ---- text completions
@@ -53,9 +53,9 @@ MAX_VECTOR_VALUES: Final = MAX_INPUTS * USUAL_DIMENSIONS
 
 # ---- all of these
 
-# OpenAI's limit of `n`; for text it holds for `n` (or `best_of`) times the number of prompts.
+# OpenAI's limit of `n`; for text completions, of `n` (or `best_of`) times the number of prompts.
 MAX_CHOICES: Final = 128
-# What fits an engine's 32-bit integer; a model's own limit is lower and applied later.
+# The largest 32-bit integer, for engines; a model's own limit is lower and applied later.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 MAX_TOKEN_ID: Final = 2**31 - 1
 # OpenAI's limit; Anthropic names none.

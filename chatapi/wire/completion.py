@@ -1,4 +1,4 @@
-"""Folds a generation's deltas into one completion: for answers in one piece, and to test a deployment."""
+"""Folds a generation's deltas into one completion, for whole answers and for tests of a deployment."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class CollectedToolCall:
         self.extra_content = first.extra_content
         self._arguments: list[str] = []
 
-    # The name came with the first piece.
+    # The first piece had the name.
     def add(self, delta: ToolCall) -> None:
         self._arguments.append(delta.arguments)
 
@@ -60,7 +60,7 @@ class CollectedAudio:
 
     @property
     def data(self) -> str:
-        """All sound as one piece of base64: pieces that have padding can't just be joined."""
+        """The whole sound as base64. Each piece may have padding, so the pieces are decoded and joined."""
         return b64encode(b"".join(map(b64decode, self._data))).decode()
 
     @property
@@ -72,7 +72,7 @@ class Logprobs(Protocol):
     """The log probabilities of a choice's text or refusal, put together from its deltas."""
 
     def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
-        """Add those of a text that begins at character `start` of the choice."""
+        """Add the log probabilities of a text that begins at character `start` of the choice."""
         ...
 
 
@@ -84,9 +84,10 @@ class LogprobList(list[TokenLogprob]):
 
 
 class Choice:
-    """One choice put together from its deltas; a text that never came is None.
+    """One choice put together from its deltas; a text without any delta is None.
 
-    Pieces are joined when they are read: joined one by one, an answer of 100,000 tokens would cost seconds.
+    Pieces are joined when the text is read: joining each with the text before it would take seconds for
+    100,000 tokens.
     """
 
     def __init__(self, index: int, new_logprobs: Callable[[], Logprobs]) -> None:
@@ -135,7 +136,7 @@ class Choice:
         self.stop_sequence = delta.stop_sequence
 
     def _extended(self, known: Logprobs | None, delta: Text | Refusal) -> Logprobs | None:
-        # Counted also without log probabilities: a later piece may have some.
+        # Characters are counted even without log probabilities: a later piece may have some.
         start, self._chars = self._chars, self._chars + len(delta.text)
         if delta.logprobs is None:
             return known

@@ -1,6 +1,6 @@
 """The normalised deltas that cross Redis between a worker and the web.
 
-A generation is a sequence of batches (what one read of the upstream gave); a batch is a sequence of deltas:
+A generation is a sequence of batches (the deltas of one read from the upstream), and so of deltas:
 
     Started  Content*  Finished*  Usage        the good end
     [Started Content*] Failed                  the bad end
@@ -9,8 +9,8 @@ Content is Text, Reasoning, Refusal, ToolCall, Audio or Annotations, of any choi
 it is one Vector for each input: embeddings have no choices, and so no Finished.
 
 `Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so
-a terminal that a client sees is a row that exists. Every engine produces this language and every dialect
-reads it.
+when a client sees one, the settled row exists. Every engine produces these deltas and every dialect reads
+them.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,9 @@ from msgspec.structs import replace
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-# The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
-# id.
+# The last one is the call for a request with the deprecated `functions`: one for each choice, without an id.
 ToolKind = Literal["function", "custom", "function_call"]
-# The length of one token's log probability, and that of each alternative.
+# The assumed length, when encoded, of a token's log probability and of each alternative.
 LOGPROB_CHARS = 48
 
 
@@ -55,20 +54,20 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="d
 
     @property
     def counted_text(self) -> str | None:
-        """The text whose tokens are counted and charged; None if the delta is nothing that is counted."""
+        """The text whose tokens are counted and charged; None if the delta has none."""
         return None
 
     @property
     def content_chars(self) -> int:
-        """About how many characters its content has when it is encoded."""
+        """The approximate number of characters of the encoded content."""
         return 0
 
     def cut(self, max_chars: int) -> Sequence[Self]:
-        """Return the same in deltas of at most that many characters each, where a text can be cut."""
+        """Return the same content in deltas of at most `max_chars` characters; some can't be cut."""
         return [self]
 
     def joined(self, following: Sequence[Self]) -> Sequence[Self]:
-        """Return the same as this delta and those of its kind that follow it, in one delta if possible."""
+        """Return the content of this delta and the following ones of its kind, in one delta if possible."""
         return [self, *following]
 
 
@@ -120,7 +119,7 @@ class Text(Delta, tag=2, frozen=True):
 class Reasoning(Delta, tag=3, frozen=True):
     """A piece of choice `index`'s reasoning text (`reasoning_content` on the wire).
 
-    The last two come without text, for protocols that know them.
+    A signature or an encrypted block comes in a delta without text; only some protocols have a place for it.
     """
 
     text: str
@@ -211,7 +210,7 @@ class ToolCall(Delta, tag=5, frozen=True):
 
 
 class Audio(Delta, tag=9, frozen=True):
-    """A piece of choice `index`'s spoken answer: base64 that is whole in itself, and what is said in it.
+    """A piece of choice `index`'s spoken answer: base64 that can be decoded by itself, and its transcript.
 
     `id` (to name the answer by in later messages) and `expires_at` (Unix seconds) come on one piece only.
     """
@@ -233,7 +232,7 @@ class Audio(Delta, tag=9, frozen=True):
 
 
 class Annotations(Delta, tag=10, frozen=True):
-    """What choice `index`'s text refers to, as OpenAI's `annotations[]` of a message (the pages that a web
+    """The sources of choice `index`'s text, as in OpenAI's `annotations[]` of a message (the pages that a web
     search has found).
     """
 
@@ -242,7 +241,7 @@ class Annotations(Delta, tag=10, frozen=True):
 
     @property
     def counted_text(self) -> None:
-        """None: the model has generated the text that they refer to, and not them."""
+        """None: the model has not generated them."""
 
     @property
     def content_chars(self) -> int:
@@ -284,8 +283,7 @@ class Finished(Delta, tag=6, frozen=True):
 class Usage(Delta, tag=7, frozen=True):
     """Tokens of the whole request, equal to the settled row: the good terminal.
 
-    `None` for a detail means not known, and then it is left out on the wire (null would violate OpenAI's
-    schema).
+    A detail that is None is not known, and left out on the wire: null would violate OpenAI's schema.
     """
 
     prompt_tokens: int
@@ -314,7 +312,7 @@ class Usage(Delta, tag=7, frozen=True):
 
 
 class Failed(Delta, tag=8, frozen=True):
-    """Why a request came to nothing or a stream broke off: the bad terminal.
+    """The failure of a request, or of a stream that broke off: the bad terminal.
 
     `status` is the HTTP status if no byte has been sent yet; `retry_after_ms` becomes `retry-after` headers.
     """

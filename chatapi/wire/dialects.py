@@ -19,8 +19,7 @@ class UnknownDialect(Exception):
 
 
 def choose(*wishes: str) -> str:
-    """Return the first wish that is not empty: header, then URL prefix, the default of the
-    key, else of its organization, the server's.
+    """Return the first wish that is not empty: of the header, the URL's prefix, the caller, the server.
 
     Raises `UnknownDialect`.
     """

@@ -1,8 +1,8 @@
 """The one request that crosses admission, the queue, workers and engines, for all protocols.
 
-A protocol's parser (`protocols/`) makes it of a client's body, and refuses what is wrong in the client's own
-words. Here parameters have the names and types of OpenAI's API reference ("Create chat completion"), which
-is also what most upstreams read. None means that the client did not send the parameter.
+A protocol's parser (`protocols/`) makes it from a client's body; its errors name the client's own parameters.
+Here parameters have the names and types of OpenAI's API reference ("Create chat completion"), which most
+upstreams read. None means that the client did not send the parameter.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _TOOLS_TOKENS_BOUND: Final = 512
 class GenerationRequest(
     msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request", tag="generation.1"
 ):
-    """A validated request. Its tag gets another number when a release can't read the jobs of the last one."""
+    """A validated request. Its tag gets a new number when a release can't read the jobs of the one before."""
 
     model: parameters.ModelName
     models: parameters.Fallbacks | None = None
@@ -100,13 +100,13 @@ class GenerationRequest(
 
     @property
     def end_user(self) -> str | None:
-        """Return the caller's own name for the person who asks."""
+        """Return the client's name for its end user."""
         return self.safety_identifier or self.user
 
     @property
     def extra_names(self) -> tuple[str, ...]:
-        """Names of the parameters that only deployments get that ask for them: those of engines, that of
-        marks in the prompt, and that of a dear tier.
+        """Names of the parameters that only deployments that ask for them get: engine parameters,
+        `cache_control` if the prompt has marks, and `service_tier` if it is a tier above the usual price.
         """
         has_marks = bool(self.tool_cache_marks) or self.prompt.has_cache_marks
         marks = ["cache_control"] if has_marks else []
@@ -115,7 +115,7 @@ class GenerationRequest(
 
     @property
     def has_dear_tier(self) -> bool:
-        """Return whether it asks for a tier above the usual price."""
+        """Whether the request asks for a tier above the usual price."""
         return self.service_tier in parameters.DEAR_TIERS
 
     @property
@@ -136,19 +136,19 @@ class GenerationRequest(
 
     @property
     def can_stream(self) -> bool:
-        """False for embeddings, and when only some of the choices are returned: which ones is known at the
-        end.
+        """Whether the answer can be streamed. Embeddings can't, nor can the best `n` of `best_of` choices,
+        which are known only at the end.
         """
         return self.choices_count > 0 and (self.best_of or 1) <= (self.n or 1)
 
     @property
     def counted_texts(self) -> list[str]:
-        """Return the texts whose tokens add up to the prompt: a model reads each input by itself."""
+        """Return the texts whose tokens add up to the prompt's: a model reads inputs to embed one by one."""
         return [*self.prompt.texts()] if self.prompt.are_read_apart else [self.prompt_text]
 
     @property
     def max_output_tokens(self) -> int | None:
-        """Return the client's limit for each choice; 0 if it only wants its prompt's log probabilities."""
+        """Return the client's limit for each choice; 0 if nothing is generated."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
@@ -177,7 +177,7 @@ class GenerationRequest(
     def _prompt_parts(self) -> Iterator[str]:
         yield from self.prompt.texts()
         if self.tools:
-            # As most upstreams get them, which is longer.
+            # In the form that most upstreams get, which is longer.
             yield parameters.with_functions_only(msgspec.json.encode(self.tools)).decode()
         for schema in (self.functions, self.response_format, self.prediction):
             if schema:
@@ -185,12 +185,12 @@ class GenerationRequest(
 
     @property
     def prompt_tokens_estimate(self) -> int:
-        """About the number of the prompt's tokens, media left out: exact for our tokenizer up to 16 KiB."""
+        """The approximate number of the prompt's tokens, without media; see `tokens.estimate`."""
         return tokens.estimate(self.prompt_text) + self.prompt.overhead_tokens
 
     @property
     def prompt_bytes(self) -> int:
-        """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
+        """Upper bound of the prompt's tokens, without media: no token is shorter than a byte of UTF-8."""
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
         # Summed, because a large prompt must not be in memory three times.
         text_bytes = sum(
@@ -200,8 +200,8 @@ class GenerationRequest(
 
 
 def check_fields(struct: type[msgspec.Struct] | UnionType, *sets: Iterable[str]) -> None:
-    """Check that each field of the struct is in exactly one of the sets, and nothing else; for a union, each
-    field of its structs.
+    """Check that each field of the struct is in exactly one of the sets, and that they have no other names.
+    For a union, check the fields of all its structs. Raises `AssertionError`.
     """
     structs = get_args(struct) or (struct,)
     named = Counter(chain(*sets))

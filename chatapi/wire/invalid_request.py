@@ -1,11 +1,12 @@
-"""The error for a request that can't be served, and its wording: msgspec's complaints in OpenAI's words.
+"""The errors of invalid requests; `explain` rewords msgspec's errors as OpenAI's.
 
-    InvalidRequest      what callers see: message, param, code, status, is_stream
+    InvalidRequest          what callers see: message, param, code, status, is_stream
     UnresolvedReferences    the request refers to earlier answers
-    Violation           a rule that a struct's `__post_init__` found broken; msgspec adds the path
+    Violation               a struct's `__post_init__` found a rule broken; msgspec adds the path
 
 Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter,
-invalid_type, invalid_value, unknown_parameter, unsupported_media.
+invalid_type, invalid_value, unknown_parameter, unsupported_media, unsupported_parameter, unsupported_value,
+thread_unsupported_request.
 """
 
 import re
@@ -33,8 +34,8 @@ _MAX_ECHO_CHARS = 100
 class InvalidRequest(Exception):
     """The request is refused; `param` names the parameter at fault, if there is one (`messages[0].content`).
 
-    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects answer
-    inside a stream then.
+    `is_stream`: the body asks for a stream, as far as it could be read. Some dialects then send the error
+    inside a stream.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class UnresolvedReferences(Exception):
 
 class Violation(ValueError):
     """A rule that types can't express is broken: `member` is the path from the struct that raises it,
-    `allowed` says what would be right.
+    `allowed` says what is valid.
     """
 
     def __init__(self, member: str, allowed: str, code: str = "invalid_value") -> None:
@@ -83,8 +84,9 @@ def duplicate(name: str) -> InvalidRequest:
 
 
 def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
-    """Return the `InvalidRequest` for what msgspec found wrong when it made a `request_type` of what was
-    `sent` (None: not known).
+    """Return the `InvalidRequest` for msgspec's error about a body that is not a valid `request_type`.
+
+    `sent`: the decoded body, or None if it is not known.
     """
     what, path = _parts(str(error))
     if isinstance(error.__cause__, Violation):
@@ -103,8 +105,8 @@ def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None
 
 
 def _parts(complaint: str) -> tuple[str, str]:
-    """Return what is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without
-    a place.
+    """Split msgspec's message into the error and its path, which may be empty: "Expected ... - at `$.n`",
+    "... - at `key` in `$.metadata`".
     """
     what, found, where = complaint.rpartition(" - at `")
     if not found:
@@ -134,7 +136,7 @@ def _unexpected(what: str, param: str) -> InvalidRequest:
 
 
 def _in_words(types: re.Match[str]) -> str:
-    # Null is the same as absent: nothing to offer.
+    # Null counts as absent, so it is not offered beside other types.
     names = [name for name in types[1].split(" | ") if name != "null"] or ["null"]
     return " or ".join(_WORDS.get(name, name) for name in names)
 
@@ -149,7 +151,7 @@ def _not_allowed(what: str, path: str, words: Iterable[str]) -> InvalidRequest:
 
 
 def _param(path: str) -> str:
-    return path.replace("[...]", "")  # msgspec does not tell which key of a dict
+    return path.replace("[...]", "")  # msgspec does not name the key of a dict
 
 
 def _join(path: str, member: str) -> str:
@@ -162,7 +164,7 @@ def _schema(request_type: type) -> Type:
 
 
 def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
-    """Yield the words that the place at `path` may hold."""
+    """Yield the literals that are allowed at `path`."""
     places: Iterable[Type] = [_schema(request_type)]
     for step in _STEP.findall(path):
         places = [inner for place in places for inner in _inside(place, sent, step)]
@@ -174,7 +176,7 @@ def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
 
 
 def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
-    """Yield the types that one step of a path (`[0]` or a name) leads to: of a union, all that fit."""
+    """Yield the types that one step of a path (`[0]` or a name) leads to; in a union, all that match."""
     match place:
         case UnionType(types=types):
             for type_ in types:

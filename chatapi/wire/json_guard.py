@@ -1,13 +1,13 @@
-"""Turns request bytes into a JSON object of bounded depth and size, without what a database or an upstream
-chokes on.
+"""Decodes a request's bytes into a JSON object of bounded depth and size.
 
-msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbers that no float holds, but
-lets through what is refused here: too deep a nesting (its own bound is Python's recursion limit), too many
-values, NUL, and duplicate keys, of which the last would win here and perhaps the first elsewhere. Every step
-is one pass in C over the bytes; none is a loop in Python over what a client sends.
+msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbers that no float holds. These
+are refused here: too deep a nesting (msgspec's own bound is Python's recursion limit), too many values, slow
+numbers, NUL (databases refuse it), and duplicate keys (the last one would count here, perhaps the first one
+at an upstream). Each step is a pass in C over the bytes; only the search for a duplicate's name calls Python,
+for few names.
 
-A web process decodes up to 64 KiB on its event loop, so all steps together cost a few milliseconds for any 64
-KiB: tests/wire/test_requests_hostile.py has the worst that we know of.
+A web process decodes up to 64 KiB on its event loop, so all steps together take a few milliseconds for any
+64 KiB; tests/wire/test_requests_hostile.py has the worst known bodies.
 """
 
 import json
@@ -52,7 +52,7 @@ def decode(body: bytes) -> dict[str, Any]:
     Raises `InvalidRequest` (invalid_json, too_deep, duplicate_parameter, invalid_value for a NUL, 413
     request_too_large), and `msgspec.ValidationError` for a number that is out of range.
     """
-    # One pass over the body: to count one character of it takes longer.
+    # One pass over the body: counting a single character in all of it takes longer.
     marks = body.translate(None, _NO_MARK)
     quotes = marks.count(b'"')
     if len(body) > MAX_VALUES:  # a value takes a byte at least
@@ -66,15 +66,15 @@ def decode(body: bytes) -> dict[str, Any]:
     found = _decode(body)
     if not isinstance(found, dict):
         raise InvalidRequest("Invalid body: expected a JSON object.", code="invalid_json")
-    # A key that came twice is decoded once, so written out again it lacks quotes. (\u0022 comes out as \",
-    # one quote more.)
+    # Of two equal keys only one is decoded, so the object has fewer quotes when it is encoded again. (\u0022
+    # is encoded as \", which adds a quote.)
     if quotes + _count_escapes(body, rb"\u0022") != len(_encoder.encode(found).translate(None, _NO_QUOTE)):
         raise _duplicate(body)
     return found
 
 
 def members(body: bytes) -> dict[str, msgspec.Raw]:
-    """Return the members of a JSON object that `decode` may have read in part only, none of them decoded.
+    """Return the members of a JSON object, not decoded, without the checks of `decode`.
 
     Raises `InvalidRequest` for invalid JSON.
     """
@@ -83,7 +83,7 @@ def members(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def as_object(text: str) -> msgspec.Raw | None:
-    """Return what a model wrote if it is a whole JSON object, and None if it is not.
+    """Return a model's text if it is one whole JSON object, else None.
 
     The text is checked and not decoded: decoding 8 MiB of small numbers takes 20 s, checking them 50 ms.
     """
@@ -96,19 +96,19 @@ def as_object(text: str) -> msgspec.Raw | None:
 
 
 def _count_escapes(body: bytes, escape: bytes) -> int:
-    r"""Count a \u escape; as text after an escaped backslash it does not count."""
+    r"""Count a \u escape; after an escaped backslash, the same letters are text and do not count."""
     if b"\\" not in body or escape not in body:  # the first takes a tenth of the second's time
         return 0
     return body.replace(rb"\\", b"__").count(escape)
 
 
 def _outside_strings(body: bytes, dropped: bytes) -> bytes:
-    """Return the body without strings and without the characters `dropped` (all but a few, so little is left
-    to cut into pieces).
+    """Return the body without its strings and without the characters `dropped`: the more are dropped, the
+    less is left to split.
     """
     # Every quote left begins or ends a string.
     plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
-    # Two neighbouring quotes change nothing for what comes after them.
+    # Two adjacent quotes do not change which of the following marks are inside a string.
     marks = plain.translate(None, dropped).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])
 
@@ -116,8 +116,8 @@ def _outside_strings(body: bytes, dropped: bytes) -> bytes:
 def _check_size(body: bytes, quotes: int, separators: int) -> None:
     """Refuse more than MAX_VALUES values: by a cheap upper bound, then by an exact count.
 
-    A valid body within the cap has at most two strings for each value, a key and itself. That bounds what
-    `_outside_strings` needs.
+    A valid body within the cap has at most two strings for each value: its key and itself. So a body with
+    more quotes is refused first, which bounds the memory of `_outside_strings`.
     """
     if separators < MAX_VALUES:
         return
@@ -131,7 +131,7 @@ def _check_size(body: bytes, quotes: int, separators: int) -> None:
 
 
 def _check_digits(body: bytes) -> None:
-    """Refuse very long integers: to read and write one of 4300 digits takes half a millisecond."""
+    """Refuse very long numbers: reading and writing an integer of 4300 digits takes half a millisecond."""
     if not _has_long_number(body):
         return
     if _has_long_number(_outside_strings(body, b"")):
@@ -139,8 +139,8 @@ def _check_digits(body: bytes) -> None:
 
 
 def _check_exponents(body: bytes) -> None:
-    """Refuse more than MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where
-    others take 0.1.
+    """Refuse more than MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 µs to read, another number
+    0.1 µs.
     """
     if (
         _count_long_exponents(body) > MAX_EXPONENTS
@@ -178,8 +178,8 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Any] = _decoder) -> Any:
 
 
 def _why_unreadable(body: bytes, error: Exception) -> str:
-    """Return the reason in words that help; msgspec calls an empty body, and half of a surrogate pair at a
-    string's end, truncated.
+    """Return the reason in plain words. msgspec only says "truncated" for an empty body, and for half of a
+    surrogate pair at a string's end.
     """
     if not body.strip():
         return "it is empty"
@@ -193,8 +193,8 @@ def _why_unreadable(body: bytes, error: Exception) -> str:
 
 
 def _duplicate(body: bytes) -> InvalidRequest:
-    """Return the refusal of a name that came twice. To find out which one is slow, and left out for a body
-    with many names.
+    """Return the error for a name that came twice. In a body with many names it does not say which one: the
+    search is slow.
     """
     if body.count(b":") > MAX_NAMES_COMPARED:
         return InvalidRequest(
@@ -210,6 +210,6 @@ def _repeated_name(body: bytes) -> str:
         if not repeated and len(dict(members)) < len(members):
             repeated.append(Counter(name for name, _ in members).most_common(1)[0][0])
 
-    # No number is of interest, and some take long to read.
+    # Numbers are not needed, and some are slow to read.
     json.loads(body, object_pairs_hook=note, parse_float=len, parse_int=len)
     return repeated[0][:MAX_NAME_CHARS]

@@ -32,12 +32,11 @@ _IMAGE_URL = re.compile(
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/]++={0,2}")
 _FILE_DATA = re.compile(r"(?:data:[a-z]{1,32}/[A-Za-z0-9.+-]{1,128};base64,)?[A-Za-z0-9+/]++={0,2}")
-# No slash: some gateways fetch a file id that is an address.
+# No slash: some gateways fetch a file id that is a URL.
 _FILE_ID = re.compile(r"[A-Za-z0-9._-]+")
-# A domain name that ends in letters: no address in any notation, no user@, no backslash, and none of the
-# names that only have a meaning inside someone's network (RFC 6761 and 6762, ICANN's .internal). What the
-# name resolves to is the concern of the upstream that fetches it, which is why a deployment must ask for
-# remote pictures.
+# A domain name that ends in letters: no IP address in any notation, no user@, no backslash, and no name of a
+# private network (RFC 6761 and 6762, ICANN's .internal). The upstream resolves the name when it fetches the
+# picture, so each deployment has to allow remote pictures (`Deployment.allow_remote_media`).
 _INNER_NAMES = "internal|local|localdomain|localhost|lan|home|corp|intranet|private|arpa|onion|svc"
 _REMOTE_URL = re.compile(
     r"https?://(?:[A-Za-z0-9-]{1,63}\.)+"
@@ -53,14 +52,14 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
 # OpenAI's own mark; `CacheControl` is Anthropic's.
 class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a cached prefix ends."""
+    """The end of a cached prefix."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
 
 
 class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Anthropic's mark: up to here, the prompt is to be cached."""
+    """Anthropic's mark: the prompt is cached up to here."""
 
     # Texts and not literals: Anthropic adds values, and only its deployments read them.
     type: Annotated[str, Meta(max_length=16)]
@@ -89,7 +88,7 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: Literal["auto", "low", "high", "original"] | None = None
 
     def __post_init__(self) -> None:
-        # Only bitmaps: other formats, as SVG, may name files and servers of their own.
+        # Only bitmaps: other formats, such as SVG, may refer to further files and servers.
         if not self.is_remote:
             _check_media(
                 "url",
@@ -140,7 +139,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     filename: Id | None = None
 
     def __post_init__(self) -> None:
-        # With both it would be open which one the model has seen.
+        # With both, it is not clear which one the model sees.
         if (self.file_data is None) == (self.file_id is None):
             raise Violation("file_data", "a file has either file_data or file_id")
         if self.file_data is not None:
@@ -189,7 +188,7 @@ class CustomCall(_Part, frozen=True, tag="custom"):
 
     @property
     def as_function(self) -> FunctionCall:
-        """The call of the function that the tool is for most upstreams (`CustomTool.as_function`)."""
+        """The call for upstreams that get the tool as a function (`CustomTool.as_function`)."""
         arguments = msgspec.json.encode({"input": self.custom.input}).decode()
         return FunctionCall(self.id, CalledFunction(self.custom.name, arguments), self.extra_content)
 
@@ -210,7 +209,7 @@ ToolCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_TOOL_
 
 
 class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the model thought, with Anthropic's signature; or `data`, which is encrypted."""
+    """Earlier reasoning: `thinking` with Anthropic's signature, or `data`, which is encrypted."""
 
     thinking: str = ""
     signature: str = ""
@@ -222,7 +221,7 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"
 
 
 class DeveloperMessage(_Message, frozen=True, tag="developer"):
-    """Instructions, as newer models call them."""
+    """Instructions, under the role that newer models have for them."""
 
     content: str | TextParts
     name: Name | None = None
@@ -236,16 +235,16 @@ class SystemMessage(_Message, frozen=True, tag="system"):
 
 
 class UserMessage(_Message, frozen=True, tag="user"):
-    """What a person says."""
+    """A message of the user."""
 
     content: str | UserParts
     name: Name | None = None
 
 
 class AssistantMessage(_Message, frozen=True, tag="assistant"):
-    """What the model said before: text, or something instead of it."""
+    """An earlier answer of the model: text, a refusal, calls of tools, or speech."""
 
-    # Null and absent are kept apart: an upstream gets what the client has sent.
+    # Null and absent are different: the upstream gets what the client sent.
     content: str | AssistantParts | UnsetType | None = UNSET
     name: Name | None = None
     refusal: str | None = None
@@ -268,7 +267,7 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
 
 
 class ToolMessage(_Message, frozen=True, tag="tool"):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     content: str | TextParts
     tool_call_id: Id
@@ -276,9 +275,9 @@ class ToolMessage(_Message, frozen=True, tag="tool"):
     cache_control: CacheControl | None = None
 
 
-# Kept for agents that still use `functions`.
+# For agents that still use the deprecated `functions`.
 class FunctionMessage(_Message, frozen=True, tag="function"):
-    """What a function answered (deprecated)."""
+    """The result of a function call (deprecated)."""
 
     content: str | None
     name: Name
@@ -288,7 +287,7 @@ Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | To
 
 
 def texts(message: Message) -> Iterator[str]:
-    """Yield the message's texts that every deployment gets; for earlier thoughts, see `reasoning`."""
+    """Yield the texts of the message that every deployment gets; `reasoning` yields the others."""
     if isinstance(message.content, str):
         yield message.content
     elif message.content:
@@ -301,7 +300,7 @@ def texts(message: Message) -> Iterator[str]:
 
 
 def reasoning(message: Message) -> Iterator[str]:
-    """Yield what the model thought in earlier turns, or signed, which most deployments do not get."""
+    """Yield the texts that most deployments do not get: earlier reasoning, and signatures of calls."""
     if isinstance(message, AssistantMessage):
         yield from filter(None, (message.reasoning_content,))
         for thought in message.thoughts or ():
@@ -311,7 +310,7 @@ def reasoning(message: Message) -> Iterator[str]:
 
 
 def has_cache_mark(message: Message) -> bool:
-    """Return whether the message or one of its parts has a mark."""
+    """Return whether the message or one of its parts has a `cache_control`."""
     parts = message.content if isinstance(message.content, list) else ()
     return any(getattr(each, "cache_control", None) is not None for each in (message, *parts))
 
@@ -326,7 +325,7 @@ def media(messages: list[Message]) -> Iterator[tuple[str, MediaPart]]:
 
 
 def _check_media(member: str, data: str, allowed: re.Pattern[str], shape: str) -> None:
-    # Before the pattern, which reads all of it.
+    # The length first, because the pattern reads all of the data.
     if len(data) > MAX_PART_DATA_CHARS:
         raise _unsupported(member, f"expected at most {MAX_PART_DATA_CHARS} characters")
     if not allowed.fullmatch(data):

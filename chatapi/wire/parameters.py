@@ -1,4 +1,4 @@
-"""The types of a request's parameters (OpenAI's API reference), and the names of those beyond.
+"""The types of a request's parameters (OpenAI's API reference), and the names of engine parameters.
 
 Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
 is the same.
@@ -52,10 +52,10 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 Level = Literal["low", "medium", "high"]
 PromptCacheRetention = Literal["in_memory", "24h"]
 
-# Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. What is neither here nor
-# OpenAI's is not even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`,
-# `headers`) reaches no queue and no upstream. Left out on purpose: what runs code or templates
-# (`chat_template`, `logits_processors`), and what costs more than is held (`n_predict`, `use_beam_search`).
+# Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. All others that are not
+# OpenAI's are dropped, so a key or a URL in a client's body (`api_key`, `api_base`, `headers`) reaches no
+# queue and no upstream. Left out on purpose: parameters that run code or templates (`chat_template`,
+# `logits_processors`), or cost more than is reserved (`n_predict`, `use_beam_search`).
 ENGINE_PARAMETERS: Final = frozenset(
     """
     add_generation_prompt allowed_token_ids bad_words cache_control cache_prompt cache_salt
@@ -70,24 +70,25 @@ ENGINE_PARAMETERS: Final = frozenset(
     return_tokens_as_token_ids samplers separate_reasoning skip_special_tokens
     spaces_between_special_tokens stop_token_ids structured_outputs think thinking thinking_budget top_a
     top_k top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
-    """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
+    """.split()  # noqa: SIM905  # sixty quoted lines are harder to read
 )
-# Among a deployment's `extra_parameters`, and no engine parameter: its upstream takes custom tools.
+# The next three are no engine parameters. In a deployment's `extra_parameters` they say:
+# its upstream takes custom tools;
 CUSTOM_TOOLS: Final = "custom_tools"
-# The same: its upstream wants a chat's limit under this name, whichever one the client used. OpenAI's
-# reasoning models refuse `max_tokens`.
+# its upstream gets the output limit of chats under this name, because OpenAI's reasoning models refuse
+# `max_tokens`;
 COMPLETION_LIMIT: Final = "max_completion_tokens"
-# The same for tiers that an upstream sells above its usual price: the price of a model knows no tiers.
+# it gets tiers above the usual price, though a model has one price for all tiers.
 SERVICE_TIER: Final = "service_tier"
 DEAR_TIERS: Final[frozenset[ServiceTier]] = frozenset({"scale", "priority", "fast", "ultrafast"})
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that their `type` distinguishes."""
+    """The base of objects whose `type` says which one it is."""
 
 
 class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The root of the others."""
+    """The base of the other objects."""
 
 
 class FunctionDefinition(_Plain, frozen=True):
@@ -122,7 +123,7 @@ class TextInput(_Tagged, frozen=True, tag="text"):
 
 
 class GrammarInput(_Tagged, frozen=True, tag="grammar"):
-    """A custom tool that takes what its grammar allows."""
+    """A custom tool that takes text of a grammar."""
 
     grammar: GrammarDefinition
 
@@ -147,8 +148,8 @@ class CustomTool(_Tagged, frozen=True, tag="custom"):
 
     @property
     def as_function(self) -> FunctionTool:
-        """A function with one string, for upstreams that know only functions. A grammar is described there,
-        and nothing makes the model keep to it.
+        """The tool as a function with one string, for upstreams that know only functions. A grammar becomes
+        the string's description, which the model may ignore.
         """
         text = {"type": "string"}
         if isinstance(self.custom.format, GrammarInput):
@@ -170,7 +171,7 @@ assert {*get_args(Tool)} == {FunctionTool, CustomTool}, (
 
 def custom_tools(tools: bytes) -> list[CustomTool]:
     """Return the custom tools of `Tools` as JSON."""
-    if _CUSTOM not in tools:  # the others are not decoded: a schema takes ten times the memory then
+    if _CUSTOM not in tools:  # functions are not decoded: their schemas would take ten times the memory
         return []
     found = msgspec.json.decode(tools, type=list[msgspec.Raw])
     return [msgspec.json.decode(each, type=CustomTool) for each in found if bytes(each).startswith(_CUSTOM)]
@@ -223,7 +224,7 @@ ToolByName = FunctionChoice | CustomChoice
 
 
 class AllowedTools(_Plain, frozen=True):
-    """Some of the tools; of an entry the reference says only that it is an object."""
+    """Some of the tools. The reference does not say which members an entry has."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
@@ -311,20 +312,20 @@ class WebSearchOptions(_Plain, frozen=True):
 
 
 class ModerationMode(_Plain, frozen=True):
-    """What moderation does."""
+    """Whether moderation only scores a text, or blocks it."""
 
     mode: Literal["score", "block"]
 
 
 class ModerationPolicy(_Plain, frozen=True):
-    """What moderation does on either side."""
+    """What moderation does with the input and with the output."""
 
     input: ModerationMode | None = None
     output: ModerationMode | None = None
 
 
 class Moderation(_Plain, frozen=True):
-    """Which model moderates, and how."""
+    """The model that moderates, and its policy."""
 
     model: ModelName
     policy: ModerationPolicy | None = None

@@ -1,8 +1,8 @@
-"""A request as a web process needs it: validated, ready to be sent to a worker, and the few facts that
-admission and the answer depend on.
+"""A request as a web process needs it: validated, encoded for a worker, and with a summary for admission and
+for the answer.
 
-Small bodies are parsed on the event loop, large ones by `parser_process.py`. What comes out is cheap to pass
-on: the web process never decodes or encodes the request again.
+Small bodies are parsed on the event loop, large ones by `parser_process.py`. The web process never decodes or
+encodes the request again.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ from chatapi.wire.protocols import PROTOCOLS, Protocol
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What admission, limits and the answer's form depend on; never the prompt."""
+    """The properties of a request that admission, limits and the answer depend on, without the prompt."""
 
     model: str
     stream: bool
@@ -78,10 +78,10 @@ def parse(
     is_resolved: bool = False,
     ignored_parameters: frozenset[str] = frozenset(),
 ) -> ParsedRequest:
-    """Return the request that `body` holds; see `protocols.protocol.Parser`.
+    """Return the request in `body`; see `protocols.protocol.Parser`.
 
-    `is_resolved`: the service has added what the client's body refers to. `ignored_parameters` are left out
-    where a value of them is wrong.
+    `is_resolved`: the service has added the items that the client's body refers to. `ignored_parameters` are
+    left out if one of them has an invalid value.
     """
     row = PROTOCOLS[protocol]
     try:
@@ -91,10 +91,10 @@ def parse(
             raise
         body = request_body.without(body, ignored_parameters)
         request = _request(row, body, default_model, is_ticket=is_ticket, is_resolved=is_resolved)
-    # Nothing runs for it, so no content is kept.
+    # No generation runs, so the content is not kept.
     if row.counts_tokens:
         return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
-    # Apart, because it goes to another key in Redis; a worker never needs it.
+    # The state is apart: it has its own key in Redis, and no worker needs it.
     state, request = request.state, msgspec.structs.replace(request, state=b"")
     return _parsed(request, requests.to_bytes(request), state)
 
@@ -109,7 +109,7 @@ def _request(
 
 
 def read(content: bytes) -> ParsedRequest:
-    """Return the parsed request with this content, which another version may have validated.
+    """Return the parsed request with this content, which another version may have written.
 
     Raises `msgspec.DecodeError`.
     """
@@ -127,7 +127,7 @@ def _parsed(
         sampled_count=request.sampled_count,
         max_output_tokens=request.max_output_tokens,
         prompts_count=request.prompt.count,
-        # Measured here, where the request is decoded: admission never sees it.
+        # Measured here: admission never sees the decoded request.
         prompt_bytes=request.prompt_bytes if request.is_measurable else None,
         remote_media_param=request.remote_media_param,
         idle_parameters=request.idle_parameters,

@@ -1,15 +1,15 @@
-"""Parses large request bodies for a web process, one after the other: `python -m
-chatapi.wire.parser_process`.
+"""Parses large request bodies for a web process, one at a time: `python -m chatapi.wire.parser_process`.
 
-msgspec and `re` hold the interpreter's lock for as long as they work on a body, in any thread; so a body that
-takes longer than a turn of the event loop may take is parsed here.
+msgspec and `re` hold the interpreter's lock while they work on a body, in any thread. So a body that would
+block the event loop for too long is parsed here.
 
     standard input    frames: a `Task`, then the body
-    standard output   frames: an `Outcome`, then the request's content and its state (empty for a refusal)
+    standard output   frames: an `Outcome`, then the request's content and its state (both empty for a
+                      refusal; for references, the body instead of the content)
 
-A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the
-web process, and by itself when a body takes more CPU time than it may (SIGPROF). It imports nothing but
-`chatapi.wire`, and has no secret and no socket.
+A frame is its length in 8 bytes, and its content. The process ends when its input ends, which is with the web
+process, or by SIGPROF when a body takes more than `Task.cpu_limit_s` of CPU time. Of this project it imports
+only `chatapi.wire`; it has no secret and no socket.
 """
 
 import signal
@@ -61,7 +61,7 @@ class References(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """A valid request's summary, or why there is none."""
+    """One of the three: a valid request's summary, a refusal, or unresolved references."""
 
     summary: RequestSummary | None = None
     refusal: Refusal | None = None
@@ -73,11 +73,11 @@ _outcome_encoder = msgspec.msgpack.Encoder()
 
 
 def main() -> None:
-    """Answer the process at the other end of standard input and output until it is gone."""
+    """Answer the web process at the other end of standard input and output until it ends."""
     for interruption in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # they may reach a whole group of processes; the web process decides
+    ):  # they may reach the whole process group; the web process decides when this one ends
         signal.signal(interruption, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (frame := _read_frame(source)) is not None:
@@ -108,7 +108,7 @@ def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes, bytes]:
         refusal = Refusal(error.message, error.param, error.code, error.status, error.is_stream)
         return Outcome(refusal=refusal), b"", b""
     except UnresolvedReferences as error:
-        # The body goes back: it is parsed again with what it refers to.
+        # The body goes back: it is parsed again with the items that it refers to.
         return Outcome(references=References(error.previous, error.items)), body, b""
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -19,10 +19,10 @@ from chatapi.wire.messages import (
     texts,
 )
 
-# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
-# we have seen.
+# Tokens that a chat template adds to each message, and before the answer, as OpenAI counts them.
 _MESSAGE_TOKENS: Final = 4
 _ANSWER_TOKENS: Final = 3
+# The most added tokens that we have seen: for a message, for a request, for a text.
 _MESSAGE_TOKENS_BOUND: Final = 16
 _REQUEST_TOKENS_BOUND: Final = 64
 _TEXT_TOKENS_BOUND: Final = 16
@@ -35,7 +35,7 @@ Prompts = Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
 
 
 class PromptKind(Protocol):
-    """What admission, counting and upstreams need to know of a prompt, of whichever kind."""
+    """What admission, counting and upstreams need to know about a prompt of any kind."""
 
     __struct_encode_fields__: ClassVar[tuple[str, ...]]
     """The names of its parameters (msgspec's)."""
@@ -54,29 +54,29 @@ class PromptKind(Protocol):
 
     @property
     def choices_count(self) -> int:
-        """The number of choices that one of `n` stands for."""
+        """The number of choices of the answer if `n` is 1."""
 
     @property
     def answer_bytes(self) -> int:
-        """About how much of the answer is collected before it is sent."""
+        """The approximate size of the part of the answer that is collected before it is sent."""
 
     def texts(self) -> Iterator[str]:
         """Yield all text that the model reads."""
 
     @property
     def overhead_tokens(self) -> int:
-        """Tokens that are usually read beside the texts."""
+        """The usual number of tokens beside those of the texts."""
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """Return the most tokens beside the texts, with the engine parameters that add some."""
+        """Return the most tokens beside those of the texts, with those of the engine parameters `extras`."""
 
     @property
     def has_media(self) -> bool:
-        """Whether there are pictures, sounds or files, whose tokens no text has."""
+        """Whether there are pictures, sounds or files, whose tokens can't be counted here."""
 
     @property
     def has_cache_marks(self) -> bool:
-        """Whether a part of it has a mark for Anthropic's prompt cache."""
+        """Whether any part has a mark for Anthropic's prompt cache."""
 
     def remote_media(self) -> Iterator[str]:
         """Yield the path of the URL of each picture that the upstream would have to fetch."""
@@ -103,8 +103,8 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
         return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """The most tokens that a chat template adds, with the engine parameters that it reads, and earlier
-        reasoning, which some deployments get.
+        """Return the most tokens that a chat template adds, with those of the engine parameters that it reads
+        and of earlier reasoning, which some deployments get.
         """
         written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
         thought = ("\n\n".join(reasoning(message)).encode() for message in self.messages)
@@ -140,7 +140,7 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
-            return [cast(list[int], self.prompt)]  # a list is of one kind only, which parsers check
+            return [cast(list[int], self.prompt)]  # parsers have checked that all are of one kind
         return cast(list[str | list[int]], self.prompt)
 
     @property
@@ -152,11 +152,11 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
 
     @property
     def overhead_tokens(self) -> int:
-        """Tokens that were sent as ids."""
+        """The number of tokens that were sent as ids."""
         return sum(len(prompt) for prompt in self.prompts if not isinstance(prompt, str))
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """The most tokens beside the texts: the ids, and what begins and ends each prompt."""
+        """Return the most tokens beside those of the texts: the ids, and those around each prompt."""
         return self.overhead_tokens + _TEXT_TOKENS_BOUND * self.count
 
     def remote_media(self) -> Iterator[str]:
@@ -164,7 +164,7 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
 
 
 class Texts(_Prompts, frozen=True, tag="texts"):
-    """Texts to continue; each has choices of its own."""
+    """Texts to continue; each gets its own choices."""
 
     echo: bool | None = None
     """Each choice begins with its prompt."""
@@ -178,7 +178,7 @@ class Texts(_Prompts, frozen=True, tag="texts"):
 
     @property
     def choices_count(self) -> int:
-        """The number of choices that one of `n` stands for: each prompt has its own."""
+        """The number of choices of the answer if `n` is 1: one for each prompt."""
         return self.count
 
     def texts(self) -> Iterator[str]:
@@ -202,7 +202,7 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
 
     @property
     def answer_bytes(self) -> int:
-        """About how large the vectors are."""
+        """The approximate size of the vectors."""
         return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
 
 

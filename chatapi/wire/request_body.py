@@ -1,9 +1,9 @@
 """Reads a request's body into the struct of a protocol; raises `InvalidRequest` naming the parameter.
 
 Types are strict ("5" is not 5, true is not 1, 1.0 is no integer), caps are in caps.py, and a parameter that
-is `null` counts as absent (within a parameter, its type says whether `null` is allowed). A parameter that the
-struct does not have goes one of two ways: a known parameter of an engine is kept in `extras` for deployments
-that ask for it; anything else is dropped and named in `ignored`.
+is `null` counts as absent (within a parameter, its type says whether `null` is allowed). Of the parameters
+that the struct does not have, engine parameters are kept in `extras` for deployments that ask for them; all
+others are dropped and named in `ignored`.
 """
 
 import hashlib
@@ -32,9 +32,10 @@ def read(
     default_model: str | None = None,
     complete: Callable[[dict[str, Any]], None] | None = None,
 ) -> _Request:
-    """Return the request that `body` holds, for `default_model` when it names none.
+    """Return the request in `body`; one that names no model is for `default_model`.
 
-    `complete` adds to the decoded parameters what the protocol lets clients leave out.
+    `complete` changes the decoded parameters before they are validated: it adds those that the protocol lets
+    clients leave out, and may raise `InvalidRequest`.
     """
     try:
         return _converted(body, request_type, default_model, complete)
@@ -44,7 +45,7 @@ def read(
 
 
 def without(body: bytes, names: Collection[str]) -> bytes:
-    """Return the body without these parameters. Raises `InvalidRequest` if a part of it is no JSON."""
+    """Return the body without these parameters. Raises `InvalidRequest` for invalid JSON."""
     sent = json_guard.members(body)
     return _encoder.encode({name: value for name, value in sent.items() if name not in names})
 
@@ -52,15 +53,15 @@ def without(body: bytes, names: Collection[str]) -> bytes:
 def client_parameters(request_type: type[msgspec.Struct]) -> list[str]:
     """Return the names of the parameters that a client may send, in the order of the struct.
 
-    A struct's `refused` names the fields that it has only to refuse them, or that only the service sets.
+    They exclude the struct's `refused` fields: those that it always refuses, or that only the service sets.
     """
     others: frozenset[str] = _OWN_FIELDS | getattr(request_type, "refused", frozenset())
     return [name for name in request_type.__struct_encode_fields__ if name not in others]
 
 
 def same_members(sent: msgspec.Struct) -> dict[str, Any]:
-    """Return the members of a `GenerationRequest` that the body has under the same name, but for those that
-    its struct names in `rewritten`.
+    """Return the members of a `GenerationRequest` that the body has under the same name, except those in the
+    sets of its struct (`check_body`).
     """
     names = _same_fields(type(sent))
     return {name: value for name in names if (value := getattr(sent, name)) is not None}
@@ -88,9 +89,9 @@ def _named_fields(request_type: type[msgspec.Struct]) -> list[set[str]]:
 
 
 def digest(protocol: str, request: msgspec.Struct) -> str:
-    """Return what identifies this request: SHA-256, in hex, of the protocol's name and its struct.
+    """Return the SHA-256, in hex, of the protocol's name and the struct: equal requests have the same one.
 
-    The books remember it for a day, so the order and the names of a struct's fields stay the same.
+    The books remember it for a day, so a struct's fields keep their names and their order.
     """
     digest = hashlib.sha256(protocol.encode() + b"\n")
     digest.update(_encoder.encode(request))  # not joined: a large request would be copied
@@ -123,7 +124,7 @@ class _Streaming(msgspec.Struct):
 
 
 def _asks_for_stream(body: bytes) -> bool:
-    """Return whether a refused body has `"stream": true`; False where it can't be read that far."""
+    """Return whether an invalid body has `"stream": true`; False if it can't be decoded."""
     try:
         return msgspec.json.decode(body, type=_Streaming).stream is True
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -131,9 +132,9 @@ def _asks_for_stream(body: bytes) -> bool:
 
 
 def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """Return the known parameters by name, the others in `extras` and `ignored`, null nowhere."""
+    """Return the known parameters by name, and the others in `extras` and `ignored`, all without nulls."""
     if len(sent) > len(known) + len(ENGINE_PARAMETERS) + caps.MAX_IGNORED:
-        raise _too_many_unknown()  # without a look at each: there can be a quarter of a million
+        raise _too_many_unknown()  # without looking at each: there can be a quarter of a million
     found: dict[str, Any] = {}
     extras: dict[str, Any] = {}
     ignored: list[str] = []
@@ -151,7 +152,7 @@ def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
             ignored.append(name)
     if len(ignored) > caps.MAX_IGNORED:
         raise _too_many_unknown()
-    # As they may stand in a header or a log line.
+    # Only characters that are safe in a header and in a line of a log.
     names = tuple(_NOT_IN_A_NAME.sub("?", name[: caps.MAX_NAME_CHARS]) for name in ignored)
     return found | {"extras": extras, "ignored": names}
 
@@ -162,8 +163,8 @@ def _too_many_unknown() -> InvalidRequest:
 
 
 def _out_of_range(body: bytes, request_type: type[_Request]) -> InvalidRequest:
-    """Return which parameter has a number that no float and no integer of 4300 digits holds: typed decoding
-    finds the path.
+    """Return the error for a number that neither a float nor an integer of 4300 digits can hold. Typed
+    decoding finds its path.
     """
     try:
         msgspec.json.decode(body, type=request_type)

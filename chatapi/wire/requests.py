@@ -1,4 +1,4 @@
-"""A request on its way to a worker, and what dialects and models refuse or leave out."""
+"""Encodes requests for jobs, and finds the parameters that a dialect or a deployment refuses or ignores."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -15,15 +15,15 @@ __all__ += ["refuse_idle_parameters", "refuse_remote_media"]
 
 
 class Facts(Protocol):
-    """What the rules below ask of a request, or of its summary."""
+    """The properties that the rules below read, of a request or of its summary."""
 
     @property
     def stream(self) -> bool:
-        """It asks for a stream."""
+        """Whether the client asks for a stream."""
 
     @property
     def idle_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that mean nothing because it asks for no stream."""
+        """Names of the parameters that have no effect without a stream, if there is none."""
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -39,16 +39,16 @@ class Facts(Protocol):
 
 
 def refuse_remote_media(request: Facts) -> None:
-    """Raise `InvalidRequest` when there is a picture that an upstream would have to fetch. We never do."""
+    """Raise `InvalidRequest` if the request has a picture that the upstream would have to fetch."""
     if param := request.remote_media_param:
         message = f"Invalid value for '{param}': remote pictures are not allowed here, send a data: URL."
         raise InvalidRequest(message, param, "unsupported_media", is_stream=request.stream)
 
 
 def refuse_idle_parameters(request: Facts) -> None:
-    """Raise `InvalidRequest` for the first parameter that only a stream heeds, if no stream is requested.
+    """Raise `InvalidRequest` for the first parameter that only affects streams, if no stream is requested.
 
-    OpenAI refuses them; OpenToken's document says: ignored (`Dialect.refuses_idle_parameters`).
+    OpenAI refuses these parameters; OpenToken ignores them (`Dialect.refuses_idle_parameters`).
     """
     if request.idle_parameters:
         name = request.idle_parameters[0]
@@ -57,12 +57,12 @@ def refuse_idle_parameters(request: Facts) -> None:
 
 
 def ignored_parameters(request: Facts, extra_parameters: frozenset[str]) -> tuple[str, ...]:
-    """Return what is not forwarded to a deployment that may receive `extra_parameters`."""
+    """Return the names of the parameters that a deployment with these `extra_parameters` does not get."""
     return request.ignored + tuple(name for name in request.extras if name not in extra_parameters)
 
 
 _encoder = msgspec.json.Encoder()
-# The bodies of chat and text completions are what the release before has put into jobs.
+# Jobs of the release before may hold the bodies of chat and text completions.
 _decoder: msgspec.json.Decoder[GenerationRequest | ChatRequest | TextRequest] = msgspec.json.Decoder(
     GenerationRequest | ChatRequest | TextRequest
 )
@@ -76,7 +76,7 @@ def to_bytes(request: GenerationRequest) -> bytes:
 def from_bytes(data: bytes) -> GenerationRequest:
     """Return the request that `to_bytes` wrote, here or in the release before.
 
-    Raises `msgspec.DecodeError` for anything else, such as what a later release has written.
+    Raises `msgspec.DecodeError` for anything else, such as a job of a later release.
     """
     found = _decoder.decode(data)
     return found if isinstance(found, GenerationRequest) else found.generation_request()

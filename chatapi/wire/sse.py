@@ -1,26 +1,28 @@
 """Frames server-sent events, and parses them from bytes that are split anywhere.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html, sections 9.2.5 "Parsing an event stream" and
-9.2.6 "Interpreting an event stream". Four differences, each because a chat completion is not a browser's
-feed: `id` and `retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next),
-an event without its final blank line still counts, as `close` returns it, and so does one that only its
-line separates from the next: Bitseek's documents print streams without blank lines, and their parser takes
-every `data:` line for an event.
+9.2.6 "Interpreting an event stream". Four differences:
+
+1. `id` and `retry` are dropped: nothing here reconnects.
+2. Data stays bytes: a JSON decoder reads it next.
+3. The last event may lack its blank line: `close` returns it.
+4. A line break alone may separate two JSON documents: Bitseek's documents print streams without blank lines,
+   and their parser reads every `data:` line as an event.
 """
 
 import msgspec
 
-# Room for a delta of 1 MiB, what its JSON escapes, and the chunk around it.
+# Room for a delta of 1 MiB, its JSON escapes, and the chunk around it.
 MAX_EVENT_BYTES = 2 << 20
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
 """A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
-# A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once
-# they have seen an id.
+# A keep-alive for streams with ids. It has no blank line: once OpenAI's SDKs have seen an id, they take a
+# blank line for an empty event.
 PING_LINE = b": ping\n"
 
 _BOM = b"\xef\xbb\xbf"
-# A bracket behind this begins a second JSON document: inside one document, a comma would be between the two.
+# If a bracket follows, it begins a second JSON document: inside one document, a comma would separate the two.
 _SEAM = b"}\ndata: "
 
 
@@ -51,8 +53,8 @@ class Parser:
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes.
 
-        Raises `EventTooLargeError` for an event over `MAX_EVENT_BYTES`, complete or not; the parser is of no
-        use after it.
+        Raises `EventTooLargeError` for an event over `MAX_EVENT_BYTES`, complete or not; the parser can't be
+        used after it.
         """
         if self._ended_in_cr or b"\r" in data:
             data = self._with_newlines(data)
@@ -71,15 +73,15 @@ class Parser:
         return _events(blocks)
 
     def close(self) -> list[Event]:
-        """The events, mostly none, that the end of the input leaves without their blank line."""
+        """Return the events that the end of the input leaves without a blank line, mostly none."""
         rest = bytes(self._rest)
         self._rest.clear()
         return _events([rest])
 
     def _with_rest(self, data: bytes) -> bytes:
-        """Return what was left and the data after it; nothing as long as no event ends in it.
+        """Return the rest of earlier reads and this data; empty as long as no event ends in them.
 
-        A long event that comes in many small reads would else be copied and searched once for each of them.
+        So a long event that comes in many small reads is not copied and searched for each of them.
         """
         rest = self._rest
         start = max(0, len(rest) + 1 - len(_SEAM))
@@ -91,8 +93,8 @@ class Parser:
         return whole
 
     def _with_newlines(self, data: bytes) -> bytes:
-        """CRLF and CR as LF. A CR ends its line at once; an LF that comes first in the next read belongs to
-        it.
+        """Replace CRLF and CR by LF. A CR ends its line at once; an LF at the start of the next read belongs
+        to it.
         """
         if self._ended_in_cr and data.startswith(b"\n"):
             data = data[1:]
@@ -102,7 +104,7 @@ class Parser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_bom(self, data: bytes) -> bytes:
-        """The stream's first bytes without a byte order mark, held back while they may be part of one."""
+        """Remove a byte order mark from the stream's first bytes; hold back bytes that may be part of it."""
         start = bytes(self._rest) + data
         self._rest.clear()
         if len(start) < len(_BOM) and _BOM.startswith(start):
@@ -115,7 +117,7 @@ class Parser:
 def _events(blocks: list[bytes]) -> list[Event]:
     events = []
     for block in blocks:
-        if block.startswith(b"data: ") and b"\n" not in block:  # what nearly every block is
+        if block.startswith(b"data: ") and b"\n" not in block:  # nearly every block
             events.append(Event(block[6:]))
         else:
             events += [event for part in _parted(block) if (event := _interpret(part)) is not None]
@@ -123,7 +125,7 @@ def _events(blocks: list[bytes]) -> list[Event]:
 
 
 def _parted(block: bytes) -> list[bytes]:
-    """The block, or its parts where only a line's end is between events."""
+    """Return the block, split where a line break alone separates two JSON documents."""
     if _SEAM not in block:
         return [block]
     for bracket in (b"{", b"["):
@@ -132,7 +134,7 @@ def _parted(block: bytes) -> list[bytes]:
 
 
 def _interpret(block: bytes) -> Event | None:
-    """The event of a block of lines, or None for one without data."""
+    """Return the event of a block of lines, or None if the block has no data."""
     data: list[bytes] = []
     event_type = b""
     for line in block.split(b"\n"):

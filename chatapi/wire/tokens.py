@@ -2,9 +2,9 @@
 
 Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers:
 
-    upper_bound   nothing to compute    never too low          what admission reserves
-    estimate      at most about 15 ms   within a few percent   what rate limits take
-    count         0.1 to 0.5 s per MB   exact                  what is charged when an upstream sends no usage
+    upper_bound   nothing to compute    never too low          for the reservations of admission
+    estimate      at most about 15 ms   within a few percent   for rate limits
+    count         0.1 to 0.5 s per MB   exact                  for charges, if the upstream sends no usage
 
 tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So
 a text is cut into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no
@@ -43,14 +43,13 @@ _FILES = {
 ENCODINGS: Final = tuple(_FILES)
 
 _PIECE_CHARS = 4096
-# So many deltas are kept as one string: each by itself takes ten times the memory of its text.
+# Deltas are joined into one string in groups of this size: a string for each takes ten times the memory.
 _JOINED_DELTAS = 32
 _PIECE = re.compile(
     rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL
 )
 
-# 16 KiB of the worst input take 15 ms; above that an estimate looks at as many characters, spread over the
-# text.
+# An estimate reads at most 16,384 characters, spread over a longer text: 15 ms for the worst input.
 _SAMPLES, _SAMPLE_CHARS = 32, 512
 
 _loaded: dict[str, tiktoken.Encoding] = {}
@@ -62,7 +61,7 @@ class VocabularyError(RuntimeError):
 
 
 def warm(*encodings: str) -> None:
-    """Load these encodings (default: the default one) now, 0.4 s and 45 MB, not in the first request."""
+    """Load these encodings before the first request; without arguments the default one: 0.4 s, 45 MB."""
     for encoding in encodings or (DEFAULT_ENCODING,):
         _encoding(encoding)
 
@@ -70,15 +69,15 @@ def warm(*encodings: str) -> None:
 def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     """Return the number of tokens. For a long text call it in a thread: it releases the GIL while it works.
 
-    Raises ValueError for an unknown encoding, `VocabularyError` when its file is gone.
+    Raises `ValueError` for an unknown encoding, `VocabularyError` if its file is missing or damaged.
     """
     encode = _encoding(encoding).encode_ordinary
     return sum(len(encode(piece)) for piece in _pieces(text))
 
 
 def parts(text: str, least_chars: int) -> Iterator[str]:
-    """Yield the text in parts of at least `least_chars` characters, but for the last one. Their tokens add up
-    to the text's.
+    """Yield the text in parts of at least `least_chars` characters; the last one may be shorter. Their tokens
+    add up to the text's.
     """
     start = end = 0
     for piece in _pieces(text):
@@ -91,8 +90,8 @@ def parts(text: str, least_chars: int) -> Iterator[str]:
 
 
 def estimate(text: str) -> int:
-    """Return about the number of tokens, in bounded time: exact up to 16 KiB, then from 32 samples.
-    Deterministic.
+    """Return the approximate number of tokens, in bounded time: exact up to 16,384 characters, then from 32
+    samples at fixed places.
     """
     if len(text) <= _SAMPLES * _SAMPLE_CHARS:
         return count(text)
@@ -137,7 +136,7 @@ def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
 class Counter:
     """Counts a stream of deltas at almost no cost per delta: text is encoded when `tokens` is read.
 
-    `encode_pieces` encodes what lies before the last safe cut once, and forgets it.
+    `encode_pieces` encodes the text before the last safe cut once, and forgets it.
     """
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
@@ -171,7 +170,7 @@ class Counter:
 
     @property
     def uncounted_chars(self) -> int:
-        """Characters that `tokens` has yet to encode."""
+        """The number of characters that reading `tokens` would encode."""
         return self._tail_chars if self.text_bytes > self._known_bytes else 0
 
     def encode_pieces(self) -> None:
@@ -215,7 +214,7 @@ def _encoding(name: str) -> tiktoken.Encoding:
 
 
 def _load(name: str) -> tiktoken.Encoding:
-    """Have tiktoken read our file, after a check: it would delete a damaged file and download another."""
+    """Check our file, and load the encoding from it: tiktoken replaces a damaged file by a download."""
     if name not in _FILES:
         raise ValueError(f"unknown encoding {name!r}: choose one of {', '.join(ENCODINGS)}")
     file_name, sha256 = _FILES[name]
@@ -224,6 +223,6 @@ def _load(name: str) -> tiktoken.Encoding:
         raise VocabularyError(f"{path} is missing or damaged: it is {name} of tiktoken with SHA-256 {sha256}")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(_VOCABULARY)
     encoding = tiktoken.get_encoding(name)
-    # Its own tables have all of it: this copy, a third of the memory, is for pickling an encoding.
+    # This copy is needed only to pickle the encoding, and takes a third of its memory.
     encoding._mergeable_ranks.clear()
     return encoding

@@ -1,8 +1,9 @@
-"""Protocols: how one family of clients talks. Each is a folder here, and a row in `PROTOCOLS`.
+"""Protocols: requests, answers and errors of one family of clients. Each is a folder here, and a row in
+`PROTOCOLS`.
 
 Nothing outside a protocol's folder knows its parameters, envelopes or ids: an import contract names the few
-modules that may import one. Adding one: README.md. A test adds a row for its own time with
-`monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
+modules that may import from one. wire/README.md has the steps for adding one. A test adds a row while it runs
+with `monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
 """
 
 import re
@@ -29,18 +30,18 @@ PROTOCOLS: dict[str, Protocol] = {
 for _operation in chain.from_iterable(protocol.operations for protocol in PROTOCOLS.values()):
     request_body.check_body(_operation.request)
 _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialects if name}
-# The first segment behind `/v1/`, which clients may have left out; a proxy's prefix may be in front of it.
+# The first segment after `/v1/`, which clients may have left out; a proxy's prefix may come before it.
 _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")
 
 
 def protocol_named(name: str) -> Protocol:
-    """Return the protocol of a row with this `endpoint`; if it is unknown, chat completions."""
+    """Return the protocol of a row with this `endpoint`; chat completions if it is unknown."""
     return PROTOCOLS.get(name, CHAT)
 
 
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
-    """Return the protocol that the path names; on a route that all protocols share, the one whose clients
-    send one of these headers, else chat completions.
+    """Return the protocol that the path names. On a route that all protocols share, return the one whose
+    clients send one of these headers, else chat completions.
     """
     found = _FIRST_SEGMENT.match(path)
     protocols = PROTOCOLS.values()
@@ -50,7 +51,7 @@ def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
 
 
 def all_key_headers() -> dict[str, str]:
-    """Return the headers that may hold an API key, of all protocols; see `Protocol.key_headers`."""
+    """Return the headers that may hold an API key, for all protocols; see `Protocol.key_headers`."""
     return {name: scheme for each in PROTOCOLS.values() for name, scheme in each.key_headers.items()}
 
 

@@ -22,12 +22,12 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"x-accel-buffering", b"no"),
 )
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
-# Codes that no retry changes, though SDKs retry some of their statuses.
+# Errors that a retry does not help, though SDKs retry some of their statuses.
 _FINAL = {"insufficient_quota", "model_not_priced", QUOTA_TOO_SMALL.code, STOPPED.code, "cancelled"}
 
 
 class ErrorAnswer(NamedTuple):
-    """A failure as an HTTP answer; `content-length` and the headers that identify the answer are added."""
+    """A failure as an HTTP answer. The caller adds `content-length` and the headers with the answer's ids."""
 
     status: int
     headers: tuple[Header, ...]
@@ -35,7 +35,7 @@ class ErrorAnswer(NamedTuple):
 
 
 def retry_headers(failure: Failed) -> list[Header]:
-    """Return the headers that go with the failure: when to retry, and whether an SDK should by itself."""
+    """Return the headers for the failure: when to retry, whether SDKs should, and the challenge of a 401."""
     found: list[Header] = []
     if failure.retry_after_ms is not None:
         found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
@@ -48,7 +48,7 @@ def retry_headers(failure: Failed) -> list[Header]:
 
 
 def openai_error_body(failure: Failed) -> bytes:
-    """Return OpenAI's error envelope (`ErrorResponse`), as an HTTP body has it and an event of a stream."""
+    """Return OpenAI's error envelope (`ErrorResponse`), for an HTTP body or an event of a stream."""
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return msgspec.json.encode({"error": error})
 

@@ -1,4 +1,4 @@
-"""What a protocol consists of: the records of the table, and the interfaces of their parts."""
+"""The parts of a protocol: the records of the table `PROTOCOLS`, and the interfaces of their members."""
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from chatapi.wire.sse import PING, PING_LINE
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What stays the same in all parts of one answer."""
+    """The values that all parts of one answer share."""
 
     id: str
     """32 hex digits: each dialect writes its own form of it."""
@@ -30,16 +30,17 @@ class Answer:
 
 
 class Parser(typing.Protocol):
-    """Makes a request of a body."""
+    """Parses a body into a request."""
 
     def __call__(
         self, body: bytes, default_model: str | None = None, *, is_ticket: bool = False
     ) -> GenerationRequest:
-        """Return the request; raise `InvalidRequest` naming the client's own parameter, or
+        """Return the request. Raises `InvalidRequest` naming the client's own parameter, or
         `UnresolvedReferences`.
 
         `default_model` is for a body without a model; None: it must name one. A ticket's request asks for a
-        stream, even if its body does not. Pictures may be remote: which are allowed is known later.
+        stream, even if its body does not. Remote pictures are accepted: whether the model allows them is
+        checked later.
         """
         ...
 
@@ -52,15 +53,15 @@ class Encoder(typing.Protocol):
         ...
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end this stream early, without what is held back: the generation may go on,
-        and the client gets the rest when it reads the stream again. A `Failed` in `encode` ends the
-        generation itself.
+        """Return the frames that end this stream early, without content that is held back: the generation may
+        go on, and the client gets the rest when it reads the stream again. A `Failed` in `encode` is the end
+        of the generation itself.
         """
         ...
 
 
 class Folder(typing.Protocol):
-    """Writes one answer as one object, of all its deltas."""
+    """Collects the deltas of one answer, and writes it as one object."""
 
     @property
     def usage(self) -> Usage | None:
@@ -75,7 +76,7 @@ class Folder(typing.Protocol):
     def add(self, delta: AnyDelta) -> None: ...
 
     def body(self) -> bytes | Iterable[bytes]:
-        """Return the object, when the usage has come; a large one in pieces, each made when it is sent."""
+        """Return the object, once the usage has come; a large one in pieces, each made when it is sent."""
         ...
 
 
@@ -87,13 +88,14 @@ class Envelope(typing.Protocol):
     ) -> ErrorAnswer:
         """Return the failure as an HTTP answer.
 
-        `is_invalid_stream`: a request for a stream was not valid, which a dialect may tell inside a stream.
+        `is_invalid_stream`: the request asked for a stream and is invalid; some dialects send this error
+        inside a stream.
         """
         ...
 
 
-# Takes the word of a kind in `IN_HEADERS` of accounts/limits.py (`requests`, `tokens`), the limit, what
-# remains of it, and the time when all of it is back.
+# Takes a value of `IN_HEADERS` in accounts/limits.py (`requests`, `tokens`), the limit, the remaining part,
+# and the time when all of it is available again.
 LimitHeaders = Callable[[str, int, int, datetime], list[Header]]
 
 
@@ -131,7 +133,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What the API's reference (OpenAPI) says about a `POST` that a protocol answers."""
+    """A `POST` that a protocol answers, as the API's reference (OpenAPI) describes it."""
 
     path: str
     operation_id: str
@@ -159,7 +161,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A family of clients: what they send, and the dialects of what they get."""
+    """A family of clients: the requests that they send, and the dialects of their answers."""
 
     name: str
     """As a generation's row names it (`endpoint`); of a protocol with its own envelope also the first
@@ -200,7 +202,7 @@ class Protocol:
     """Makes the headers about a rate limit that the protocol has beside OpenAI's `x-ratelimit-*`."""
 
     def dialect(self, name: str) -> Dialect:
-        """Return the dialect of that name, or the first one of a protocol that does not have it."""
+        """Return the dialect of that name, or the first one if the protocol does not have it."""
         return self.dialects.get(name) or next(iter(self.dialects.values()))
 
     @property

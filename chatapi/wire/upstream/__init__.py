@@ -1,1 +1,1 @@
-"""Upstreams: what each is asked for a request, and what of its answer becomes deltas."""
+"""Upstreams: writes their requests, and reads their answers into deltas."""

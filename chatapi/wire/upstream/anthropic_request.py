@@ -1,4 +1,4 @@
-"""What an Anthropic upstream is asked for a generation: the JSON body."""
+"""Writes the body of a request to an Anthropic upstream."""
 
 import hashlib
 import re
@@ -54,14 +54,14 @@ _TRANSLATED: Final = frozenset(
     | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
     | {"response_format", "reasoning_effort", "extras"}
 )
-# Without them the answer may be another one, but none that the client must not get. Or they belong to a
-# parameter that is refused.
+# Without these the answer may differ, but stays acceptable. Some belong to a refused parameter: `audio` to
+# `modalities`.
 _LEFT_OUT: Final = frozenset(
     {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
     | {"function_call", "audio", "prediction", "metadata", "store", "service_tier"}
     | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
 )
-# They change the answer's form or meaning: by name, whether a value is refused.
+# These change the answer's form or meaning. By name, whether a value is refused.
 _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "functions": bool,
     "logprobs": bool,
@@ -75,8 +75,8 @@ UNSUPPORTED: Final = _LEFT_OUT.union(_REFUSED) - {"metadata", "store", "service_
 """The parameters without a place in this API, but for those that the service itself acts on: it stores
 metadata and responses, queues by the tier, and chooses the deployment by the key of the cache.
 """
-# The same for what is inside, but for structs that are refused whole: members that are written, then those
-# that are left out or refused.
+# The same for nested structs, except for those that are refused as a whole: members that are written, then
+# those that are left out or refused.
 _REFUSED_MEMBERS: Final = ("function_call", "audio")
 check_fields(
     AssistantMessage,
@@ -105,14 +105,14 @@ _tools_decoder = msgspec.json.Decoder(list[Tool])
 
 
 def lacks(request: GenerationRequest) -> bool:
-    """Return whether the request asks for something that Anthropic's API does not have, by its parameters;
-    messages may do so, too.
+    """Return whether Anthropic's API lacks one of the request's parameters. The messages are not checked:
+    `messages_body` may still refuse them.
     """
     asked = (is_refused(getattr(request, name)) for name, is_refused in _REFUSED.items())
     return (
         not isinstance(request.prompt, Messages)
         or isinstance(request.tool_choice, AllowedToolsChoice)
-        # The choice of a custom tool is not looked at: its tool is in `tools`.
+        # The choice of a custom tool needs no check: its tool is in `tools`.
         or bool(custom_tools(bytes(request.tools)))
         or any(asked)
     )
@@ -129,7 +129,7 @@ def messages_body(
     """Return the JSON-able body of `POST /v1/messages`; see `openai_request.upstream_body`. It always asks
     for a stream.
 
-    Raises `UpstreamError` for a request that Anthropic would answer otherwise.
+    Raises `UpstreamError` for a request that can't be expressed in Anthropic's API.
     """
     assert isinstance(request.prompt, Messages)
     for name, is_refused in _REFUSED.items():
@@ -142,9 +142,9 @@ def messages_body(
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
-        # Always: a silent connection may break before a long answer is whole ("Long requests" there).
+        # Always: a silent connection may break before a long answer is whole (Anthropic's "Long requests").
         "stream": True,
-        # Anthropic has one place for instructions, before the conversation; later ones stay in their place.
+        # Instructions before the conversation go here; later ones stay in their place.
         "system": [block for message in instructions for block in _message_blocks(message, marks)],
         "messages": list(_turns(conversation, marks)),
         "temperature": request.temperature,
@@ -167,8 +167,8 @@ def messages_body(
 
 
 def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]:
-    """Yield the conversation; tool results and what a user says behind them are one turn."""
-    # Anthropic merges turns of one role, but a tool's result must be in the turn right behind its call.
+    """Yield the turns of the conversation. Tool results and a user's message behind them are one turn."""
+    # Anthropic merges turns of one role, but a tool's result must be in the turn right after its call.
     for role, group in groupby(messages, key=_role):
         # Anthropic refuses a turn without content.
         if content := [block for message in group for block in _message_blocks(message, marks)]:
@@ -197,7 +197,7 @@ def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
             yield block | error | _mark(message.cache_control, marks)
         case AssistantMessage():
             blocks = [*_assistant_blocks(message, marks)]
-            # A mark of a message caches all up to its end, so its last block has it.
+            # A message's mark caches the prompt up to its end, so the last block gets it.
             blocks[-1:] = [block | _mark(message.cache_control, marks) for block in blocks[-1:]]
             yield from blocks
         case FunctionMessage():
@@ -209,7 +209,7 @@ def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
 
 
 def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a turn; thoughts that Anthropic has not signed would be refused."""
+    """Yield the blocks of a turn, without reasoning that Anthropic has not signed: it would be refused."""
     if any(getattr(message, name) for name in _REFUSED_MEMBERS):
         raise unsupported("messages")
     for thought in message.thoughts or ():
@@ -228,7 +228,7 @@ def _mark(mark: CacheControl | None, marks: bool) -> dict[str, Any]:
 
 
 def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a message's content, each with its mark of a cache if `marks`."""
+    """Yield the blocks of a message's content, with their `cache_control` if `marks`."""
     parts = [TextPart(content)] if isinstance(content, str) else content
     for part in parts:
         block: dict[str, Any]
@@ -262,7 +262,7 @@ def _source(url: str) -> dict[str, Any]:
 def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
         raise unsupported("messages")
-    # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
+    # OpenAI's arguments are the model's text; Anthropic requires an object.
     arguments = as_object(call.function.arguments or "{}")
     if arguments is None:
         message = (
@@ -278,7 +278,7 @@ def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
 
 
 def _tool_use_id(call_id: str) -> str:
-    """Return the id as Anthropic takes it: one with other characters becomes its checksum."""
+    """Return the id, or a checksum of it if it has characters that Anthropic refuses."""
     if _TOOL_USE_ID.fullmatch(call_id):
         return call_id
     return f"toolu_{hashlib.sha256(call_id.encode()).hexdigest()[:24]}"
@@ -327,6 +327,6 @@ def _output_config(request: GenerationRequest) -> dict[str, Any]:
 
 
 def unsupported(param: str) -> UpstreamError:
-    """Return the refusal of a request that Anthropic has no words for."""
+    """Return the error for a parameter, or a form of it, that the upstream's API does not have."""
     message = f"This model's upstream does not support '{param}', or this form of it."
     return UpstreamError(Failed(message, "invalid_request_error", "unsupported_parameter", param, 400))

@@ -1,4 +1,4 @@
-"""The stream of an Anthropic upstream as chat chunks.
+"""Turns the stream of an Anthropic upstream into chat chunks.
 
 `ChunkReader` reads these chunks like any other upstream's, with its limits, errors and usage.
 """
@@ -55,7 +55,7 @@ _decoder = msgspec.json.Decoder(_MessageEvent)
 
 
 def _decoded(data: bytes) -> _MessageEvent:
-    """Return the event. Raises `MsgspecError`, `ValueError` or `RecursionError` for what is none."""
+    """Return the event. Raises `MsgspecError`, `ValueError` or `RecursionError` for invalid data."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -84,14 +84,14 @@ class MessagesParser:
         try:
             sent = _decoded(event.data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            yield Event(b"{")  # which the reader refuses
+            yield Event(b"{")  # invalid JSON, which the reader refuses
             return
         match sent.type:
             case "error":
                 yield Event(event.data, "error")
             case "message_start":
-                # The prompt's figures come here, those of the answer with `message_delta`: together they are
-                # the usage. No text has come yet, so `output_tokens` here do not count the answer.
+                # The prompt's figures come here, the answer's with `message_delta`. No text has come yet, so
+                # `output_tokens` do not count the answer here.
                 self._usage = _members(sent.message.usage) | {"output_tokens": None}
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
@@ -134,8 +134,8 @@ class MessagesParser:
         return _chunk(Message(tool_calls=[call]))
 
     def _end_call(self) -> Iterator[Event]:
-        """Yield the arguments of a call that is whole and has none: Anthropic sends no piece of `{}`, which
-        clients of chats decode as JSON.
+        """Yield `{}` as the arguments of a call that ends without any: Anthropic sends none, but chat clients
+        decode the arguments as JSON.
         """
         if self._is_call_empty:
             self._is_call_empty = False
@@ -143,7 +143,7 @@ class MessagesParser:
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
-        # With another reason, the call may be cut.
+        # With another reason, the call may be incomplete.
         if reason == "tool_use":
             yield from self._end_call()
         if reason is not None:

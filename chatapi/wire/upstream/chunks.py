@@ -1,8 +1,7 @@
-"""Reads an upstream's chunks, in any of the dialects that pass for OpenAI's, into deltas; one `ChunkReader`
-per stream.
+"""Reads an upstream's chunks, in OpenAI's dialect or a similar one, into deltas; one `ChunkReader` a stream.
 
-https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
-and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
+https://platform.openai.com/docs/api-reference/chat-streaming, and the differences of vLLM, llama-server,
+Ollama, OpenRouter and the other documented dialects: `choices` null, no `index`, no `[DONE]`, roles repeated,
 reasoning under two names or as a part of the content (Mistral), usage on any chunk or on none.
 """
 
@@ -58,7 +57,7 @@ _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(Servic
 
 
 class _ChoiceState:
-    """How far one choice has come."""
+    """The state of one choice."""
 
     def __init__(self, index: int, max_chunks: int) -> None:
         self.limit = OutputLimit(max_chunks)
@@ -69,9 +68,9 @@ class _ChoiceState:
 class ChunkReader:
     """Turns the events of one upstream stream into deltas, and knows when it is whole.
 
-    `choices` is how many the request asked for, `is_text` whether it was a text completion. A choice that
-    goes on after `max_chunks` with content (each has one token at least), or with far more tokens, is ended
-    with finish_reason `length`: the upstream ignores the limit it was given.
+    `choices` is the number that the request asks for, `is_text` whether it is a text completion. A choice
+    with content after `max_chunks` chunks (each has at least one token), or with far more tokens than that,
+    is ended with finish_reason `length`: the upstream ignores its limit.
     """
 
     max_answer_bytes = 16 << 20
@@ -86,7 +85,7 @@ class ChunkReader:
         prompts: int = 1,
         stop_sequences: Collection[str] = (),
     ) -> None:
-        """`prompts`: a text request may have several, of which each has as many of the choices."""
+        """`prompts`: their number in a text request; each has the same number of choices."""
         self._expected = choices
         self._max_chunks = max_chunks
         self._is_text = is_text
@@ -107,14 +106,13 @@ class ChunkReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every choice has ended; at most the usage is missing."""
+        """Whether every choice has ended; only the usage may still come."""
         return self._finished == self._expected
 
     def read(self, events: Iterable[Event]) -> list[AnyDelta]:
-        """The deltas of these events, up to the one that sets `is_done` or `failure`.
+        """Return the deltas of these events, up to the one that sets `is_done` or `failure`.
 
-        `Started` comes with the first delta that says something: a role alone may yet be followed by an
-        error.
+        `Started` comes with the first content: after a role alone, an error may still follow.
         """
         batch: list[AnyDelta] = []
         try:
@@ -134,35 +132,34 @@ class ChunkReader:
         return batch
 
     def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:
-        """The deltas of what the stream's end left without a blank line. Half an event is none: `end` knows
-        whether it is missed.
+        """Return the deltas of an event that the stream's end left without a blank line.
+
+        An incomplete event is ignored: `end` decides whether the answer is whole without it.
         """
         before = self.failure
         if self.is_done or before is not None:
             return []
         deltas = self.read(events)
-        # A torn event: whether the answer is whole without it, `end` decides.
+        # The event is incomplete.
         if self.failure is INVALID_RESPONSE:
             self.failure = None
         return deltas
 
     def read_answer(self, body: bytes) -> list[AnyDelta]:
-        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`; it is
-        whole by nature.
-        """
+        """Return the deltas of an answer in one JSON document: the upstream has ignored `stream`."""
         return self.read([Event(body), DONE])
 
     def end(self) -> list[AnyDelta]:
         """Return the deltas of the upstream's end: its usage, if it sent one.
 
-        Raises `UpstreamError` for a stream that is not whole. A whole one may have fewer choices than were
-        asked for (some upstreams ignore `n`), but then it must have said that it is done.
+        Raises `UpstreamError` for an incomplete stream. A stream with fewer choices than requested (some
+        upstreams ignore `n`) is complete only if it ended with `[DONE]`.
         """
         if self.failure is not None:
             raise UpstreamError(self.failure)
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
-        # A usage of a choice that we have cut would count what the client never got.
+        # The usage of a choice that we have cut would count text that the client never got.
         usage = None if self.is_cut else self._usage.whole(len(self._choices))
         return [] if usage is None else [usage]
 
@@ -173,17 +170,16 @@ class ChunkReader:
         if not self.has_started and not before:
             self._read_head(chunk)
         if chunk.usage is None and len(batch) == before + 1 and type(batch[-1]) is Text:
-            self._usage.said += 1  # what nearly every chunk is
+            self._usage.said += 1  # nearly every chunk
         else:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: Chunk) -> None:
-        """Remember what the chunks up to the first delta say about the whole answer: fingerprint, tier, early
-        usage.
-        """
+        """Remember the answer's fingerprint, tier and early usage from the chunks up to the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
-        # Of several prompts, an early usage may be that of one. One behind the whole answer is not early.
+        # With several prompts, an early usage may count only one of them. A usage after the end of all
+        # choices is not early.
         is_early = self._has_one_prompt and not self.is_complete
         usage = chunk.usage.of_prompt() if chunk.usage is not None and is_early else None
         self._started = Started(
@@ -193,13 +189,13 @@ class ChunkReader:
         )
 
     def _read_done(self, batch: list[AnyDelta]) -> None:
-        """`[DONE]`: the upstream's own word that nothing is missing. For a choice of a text stream it may be
-        the only one.
+        """Read `[DONE]`, with which the upstream says that nothing is missing. In a text stream it may be the
+        only sign of a choice's end.
 
-        The llama server's document prints text streams whose chunks have no finish_reason; a stream of it
-        that breaks off has no `[DONE]`. So a text that ends here has stopped, or has used its limit up; one
-        that has not even begun is no answer, and is not to be paid for. In chats all five documents promise a
-        finish_reason: there an end without one is a fault.
+        The llama server's document prints text streams without any finish_reason, and its broken streams
+        have no `[DONE]`. So a text that ends here has stopped, or has used up its limit; one without any
+        content is no answer, and not charged. For chats all documents promise a finish_reason, so an end
+        without one is a failure.
         """
         if self._is_text:
             has_begun = self.has_started or bool(batch)
@@ -223,7 +219,7 @@ class ChunkReader:
             return
         _add_attachments(choice, index, batch)
         if choice.finish_reason:
-            # vLLM also sends ids of tokens here, which would mean nothing to a client.
+            # vLLM also sends ids of tokens here, which mean nothing to a client.
             stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
             reason = state.tool_calls.reason_for(_finish_reason(choice.finish_reason))
             is_window_full = choice.finish_reason in _WINDOW_FULL
@@ -236,7 +232,7 @@ class ChunkReader:
         state.is_finished = True
         self._finished += 1
         batch.append(finished)
-        # Only what we have cut ends here; a whole answer is read up to its usage and `[DONE]`.
+        # Only an answer that we have cut ends here; others are read up to their usage and `[DONE]`.
         self.is_done = self.is_cut and self.is_complete
 
     def _new_choice(self, index: int) -> _ChoiceState:
@@ -265,12 +261,12 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
     if message.tool_calls:
         calls = state.tool_calls.read(message.tool_calls)
         batch.extend([_portable(call) if call.extra_content else call for call in calls])
-    elif message.function_call is not None:  # servers that still have it may say the same in both forms
+    elif message.function_call is not None:  # servers that still have it may send the call in both forms
         batch.extend(state.tool_calls.read_legacy(message.function_call))
 
 
 def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
-    """Adds what comes beside a text, in pieces that need not be tokens."""
+    """Add signatures, speech and citations, whose pieces need not be tokens."""
     message = choice.delta or choice.message
     if message is None:
         return
@@ -283,8 +279,8 @@ def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
 
 
 def _portable(delta: Audio | Annotations | ToolCall) -> Audio | Annotations | ToolCall:
-    """Return the delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
-    document that is too deep.
+    """Return the delta. Raises `UpstreamError` if it can't be encoded: a number beyond 64 bits, or a document
+    too deep.
     """
     try:
         deltas.encode([delta])
@@ -294,14 +290,14 @@ def _portable(delta: Audio | Annotations | ToolCall) -> Audio | Annotations | To
 
 
 def _add_text(text: str | None, index: int, logprobs: Logprobs | None, batch: list[AnyDelta]) -> None:
-    """Adds a text, or the log probabilities of a token that shows no text."""
+    """Add a text, or the log probabilities of a token without text."""
     tokens = logprobs.of_content() if logprobs else None
     if text or tokens:
         batch.append(Text(text or "", index, tokens))
 
 
 def _audio(audio: SentAudio, index: int) -> Audio:
-    """A piece of speech; raises `UpstreamError` for data that is not base64 in itself."""
+    """Return a piece of speech. Raises `UpstreamError` if its data is not valid base64 by itself."""
     try:
         binascii.a2b_base64(audio.data or "", strict_mode=True)
     except ValueError:
@@ -310,7 +306,7 @@ def _audio(audio: SentAudio, index: int) -> Audio:
 
 
 def _finish_reason(reason: str) -> FinishReason:
-    """OpenAI's word for an upstream's; one that nobody knows is an error rather than a silent `stop`."""
+    """Return OpenAI's word for an upstream's. Raises `UpstreamError` for an unknown one."""
     known = _FINISH_REASONS.get(reason)
     if known is None:
         raise UpstreamError(UPSTREAM_FAILED)

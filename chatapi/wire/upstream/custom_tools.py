@@ -1,7 +1,7 @@
 """Custom tools for upstreams that know only functions: vLLM, llama-server, Ollama, Anthropic and others.
 
-They get a function with one string. What it calls becomes a call of the custom tool again, while
-its arguments come. Nor do they know a choice of allowed tools: they get those only.
+They get a function with one string instead; its calls are turned back into calls of the custom tool while the
+arguments come. These upstreams don't know the choice `allowed_tools` either: they get only the allowed tools.
 """
 
 import json
@@ -26,15 +26,15 @@ from chatapi.wire.parameters import (
 )
 from chatapi.wire.prompts import Messages
 
-# What begins the arguments of that function, and the most characters of it that are waited for.
+# The beginning of that function's arguments, and the most characters that are read to find it.
 _BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _SQUEEZED_BEGIN: Final = '{"input":"'
 _MAX_BEGIN_CHARS: Final = 64
-# What is read at once of arguments that come whole.
+# Long arguments are read in pieces of this size.
 _PIECE_CHARS: Final = 64 << 10
-# What of a JSON string is whole: up to its closing quote, or to an escape that may go on.
+# The complete part of a JSON string: up to its closing quote, or to an escape that may continue.
 _WHOLE: Final = re.compile(r'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\u(?![0-9a-fA-F]{0,3}\Z)|\\[^u])*+', re.DOTALL)
-# A backslash that begins no escape of JSON; escaped backslashes are cut out before.
+# A backslash that begins no JSON escape; escaped backslashes are removed first.
 _NO_ESCAPE: Final = re.compile(r'\\(?!["/bfnrt]|u[0-9a-fA-F]{4})')
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
@@ -54,7 +54,7 @@ def as_functions(request: GenerationRequest) -> GenerationRequest:
 def _with_functions(message: Message) -> Message:
     if not isinstance(message, AssistantMessage) or not message.tool_calls:
         return message
-    # `replace` has no types: without this one, the type checker would miss calls that are no functions.
+    # `replace` is not typed: this annotation makes sure that all calls are functions.
     calls: list[FunctionCall] = [
         call.as_function if isinstance(call, CustomCall) else call for call in message.tool_calls
     ]
@@ -62,7 +62,7 @@ def _with_functions(message: Message) -> Message:
 
 
 def _functions_to_call(tools: bytes, choice: ToolChoice | None) -> tuple[bytes, ToolChoice | None]:
-    """Return the functions that the choice allows, and what it is for upstreams that have only these."""
+    """Return the functions that the choice allows, and the choice for upstreams that know only functions."""
     match choice:
         case CustomChoice():
             return tools, FunctionChoice(choice.custom)
@@ -84,7 +84,7 @@ class _Tool(msgspec.Struct):
 
 
 def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
-    """Return the functions that may be called; nothing if the choice names none of them."""
+    """Return the functions that may be called; empty if the choice names none of them."""
     called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
     # A client may write anything as a name.
     names = {name for each in called if isinstance(each, dict) and isinstance(name := each.get("name"), str)}
@@ -98,7 +98,7 @@ def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
 
 
 class CustomCalls:
-    """Turns the calls of such functions into calls of custom tools."""
+    """Turns calls of these functions back into calls of custom tools."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -106,12 +106,12 @@ class CustomCalls:
         """By the numbers of the choice and of its call."""
 
     def expect(self, request: GenerationRequest) -> None:
-        """Set the names of the custom tools, which the request still has."""
+        """Remember the names of the request's custom tools, before `as_functions` replaces them."""
         if request.tools:
             self._names = {tool.custom.name for tool in custom_tools(msgspec.json.encode(request.tools))}
 
     def translate(self, batch: Sequence[AnyDelta]) -> Sequence[AnyDelta]:
-        """Return what the batch says of custom tools; the beginning of an input may come with a later one."""
+        """Return the batch with calls of custom tools; an input may begin only in a later batch."""
         if not self._names:
             return batch
         found: list[AnyDelta] = []
@@ -134,7 +134,7 @@ class CustomCalls:
         return [replace(delta, arguments=text, kind="custom")] if text or delta.name else []
 
     def _ends(self, index: int) -> list[AnyDelta]:
-        """Return what is left of the inputs of a choice."""
+        """Return the rests of a choice's inputs."""
         keys = [key for key in self._inputs if key[0] == index]
         rests = [(key, self._inputs.pop(key).end()) for key in keys]
         return [
@@ -143,8 +143,8 @@ class CustomCalls:
 
 
 class _Input:
-    """The string out of `{"input": "…"}`, which comes in pieces. Arguments of another form are the input
-    themselves.
+    """Reads the string out of `{"input": "…"}`, which comes in pieces. Arguments of another form are the
+    input.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class _Input:
         self._has_ended = False
 
     def add(self, arguments: str) -> str:
-        """Return the text that these arguments bring."""
-        # Piece by piece, because no other thread runs while a pattern is matched.
+        """Return the text that these arguments complete."""
+        # In pieces, because no other thread runs while a pattern is matched.
         pieces = (arguments[start : start + _PIECE_CHARS] for start in range(0, len(arguments), _PIECE_CHARS))
         return "".join(map(self._add, pieces))
 
@@ -173,11 +173,11 @@ class _Input:
         return self._take_rest()
 
     def end(self) -> str:
-        """Return what is left. An escape that was cut is no text."""
+        """Return the rest; an incomplete escape is dropped."""
         return "" if self._is_string else self._take_rest()
 
     def _begin(self) -> None:
-        """Find out which form the arguments have, if enough of them has come."""
+        """Find out the form of the arguments, if enough characters have come."""
         if match := _BEGIN.match(self._rest):
             self._is_string, self._rest = True, self._rest[match.end() :]
             return
@@ -190,7 +190,7 @@ class _Input:
         return rest
 
     def _string(self) -> str:
-        """Return the text of what is whole of the string."""
+        """Return the text of the string's complete part."""
         if self._has_ended:
             self._rest = ""
             return ""
@@ -209,7 +209,7 @@ class _Input:
 def _decoded(literal: str) -> str:
     """Return the text of the inside of a JSON string."""
     if "\\" in literal:
-        # Models write escapes that JSON does not have, and control characters without any.
+        # Models write escapes that JSON does not have, and control characters without an escape.
         parts = (_NO_ESCAPE.sub(r"\\\\", part) for part in literal.split(r"\\"))
         literal = r"\\".join(parts)
     text: str = json.loads(f'"{literal}"', strict=False)

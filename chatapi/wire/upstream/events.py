@@ -1,7 +1,7 @@
-"""What an upstream's event holds: a chunk of an answer, or an error.
+"""Decodes an upstream's event: a chunk of an answer, or an error.
 
-What is not needed is not looked at; what is needed and has another type than documented is an error, but for
-a usage, which is none then: we can count.
+Members that are not needed are ignored. A needed one of another type than documented is an error, except in a
+usage: an invalid usage is dropped, because this service can count.
 """
 
 import json
@@ -24,7 +24,7 @@ from chatapi.wire.upstream.usage import SentUsage
 DONE = Event(b"[DONE]")
 
 
-# `gc=False`: these structs are in no cycle, and untracked ones cost no garbage collection.
+# `gc=False`: these structs are in no cycle, and need no garbage collection.
 class SentAudio(msgspec.Struct, gc=False, omit_defaults=True):
     """A piece of a spoken answer."""
 
@@ -35,14 +35,14 @@ class SentAudio(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class ContentPart(msgspec.Struct, gc=False):
-    """A part of a content of Mistral's reasoning models: a text, or thinking, which has texts."""
+    """A part of the content from Mistral's reasoning models: a text, or thinking, which consists of texts."""
 
     text: str = ""
     thinking: list["ContentPart"] = []
 
 
 class Message(msgspec.Struct, gc=False, omit_defaults=True):
-    """A piece of a choice, or all of it."""
+    """A piece of a choice, or a whole choice."""
 
     content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
@@ -88,21 +88,21 @@ _decoder = msgspec.json.Decoder(Chunk)
 
 
 def decode(event: Event) -> Chunk:
-    """Return the event's chunk; raise `UpstreamError` for an error object and for all that is no chunk."""
+    """Return the event's chunk. Raises `UpstreamError` for an error object, and for data that is no chunk."""
     if event.type == "error":
         raise UpstreamError(failure_of_complaint(_complaint(event.data)))
     try:
         chunk = _decoder.decode(event.data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         chunk = _decode_leniently(event.data)
-    # Also with status 200 and without `event: error`: many servers fail so in mid-stream.
+    # An error may come with status 200 and without `event: error`: many servers fail so in mid-stream.
     if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
         raise UpstreamError(failure_of_complaint(_complaint(event.data)))
     return chunk
 
 
 def _decode_leniently(data: bytes) -> Chunk:
-    """Return a chunk that holds half a character, or a usage that is none."""
+    """Return a chunk that has half a character or an invalid usage. Raises `UpstreamError`."""
     try:
         return _decoder.decode(json.dumps(_without_bad_usage(json.loads(whole_characters(data)))).encode())
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -118,8 +118,8 @@ def whole_characters(data: bytes) -> bytes:
 
 
 def _without_bad_usage(document: Any) -> Any:
-    """Return the document without a usage of other types than documented: it mostly comes when all is said,
-    and would spoil it.
+    """Return the document without an invalid usage, which mostly comes after all content and must not fail
+    the answer.
     """
     if not isinstance(document, dict):
         return document

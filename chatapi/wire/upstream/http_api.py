@@ -1,4 +1,4 @@
-"""The HTTP APIs that upstreams speak: what each is asked, and how its stream becomes chat chunks."""
+"""The HTTP APIs of upstreams: the requests that each takes, and the parser of its streams."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class UpstreamAPI:
     parser: Callable[[], Parser]
 
     def kind(self, request: GenerationRequest) -> UpstreamKind:
-        """Return the kind of the request; raise `UpstreamError` if the API does not have it."""
+        """Return the kind of the request. Raises `UpstreamError` if the API does not have it."""
         kind = self.kinds.get(type(request.prompt))
         if kind is None:
             raise unsupported(request.prompt.param)

@@ -1,6 +1,4 @@
-"""Reads the log probabilities in an upstream's chunks: those of chats, and those of text completions, into
-one form.
-"""
+"""Reads the log probabilities in an upstream's chunks, of chats and of text completions, into one form."""
 
 from itertools import islice
 from typing import Annotated
@@ -11,13 +9,12 @@ from chatapi.wire.deltas import TokenLogprob, TopLogprob
 
 # OpenAI's limit of `top_logprobs`; alternatives beyond it were not requested and are left out.
 MAX_ALTERNATIVES = 20
-# OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt
-# has.
+# OpenAI's own value for a very unlikely token. It also stands for the null of an echoed prompt's first token.
 UNKNOWN_LOGPROB = -9999.0
 
 
 class Token(msgspec.Struct, gc=False):
-    """A token as chats tell it."""
+    """A token in the format of chats."""
 
     token: str
     logprob: float | None = None
@@ -26,7 +23,7 @@ class Token(msgspec.Struct, gc=False):
 
 
 class Logprobs(msgspec.Struct, gc=False):
-    """Both formats in one: chat's (`content`, `refusal`), and that of text completions."""
+    """Both formats in one: that of chats (`content`, `refusal`), and that of text completions."""
 
     content: list[Token] | None = None
     refusal: list[Token] | None = None

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
+"""Writes the body of a request to an OpenAI-compatible upstream."""
 
 from typing import Any, Final
 
@@ -26,9 +26,9 @@ from chatapi.wire.parameters import (
 from chatapi.wire.prompts import PROMPTS, Messages
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-# A third of the length of numbers, and exact. A server that does not know it answers with numbers.
+# A third of the length of numbers, and exact. A server that does not know it sends numbers.
 _BASE64 = {"encoding_format": "base64"}
-# Each field of a request is in one of these sets, so that a new one gets to no upstream by accident.
+# Each field of a request is in one of these sets, so that no new field is sent by accident.
 _FORWARDED: Final = frozenset(
     {"n", "best_of", "temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed"}
     | {"stop", "max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice"}
@@ -37,9 +37,9 @@ _FORWARDED: Final = frozenset(
     | {"user", "safety_identifier", "store", "service_tier"}
     | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
 )
-# `upstream_body` writes them in its own way.
+# `upstream_body` writes these itself.
 _REWRITTEN: Final = frozenset({"model", "prompt", "stream", "max_tokens", "extras"})
-# Only Anthropic's API has a place for it.
+# Only Anthropic's API has a place for these.
 _LEFT_OUT: Final = frozenset({"tool_cache_marks"})
 OURS: Final = frozenset(
     {"models", "include_usage", "idle_parameters", "ignored", "media_param", "digest", "is_background"}
@@ -48,9 +48,9 @@ OURS: Final = frozenset(
 """No upstream gets them."""
 # An extra parameter that is a member of assistant messages.
 REASONING: Final = "reasoning_content"
-# The same for the calls in them: Gemini's signatures of its thoughts.
+# An extra parameter that is a member of the calls in them: Gemini's signatures of its reasoning.
 EXTRA_CONTENT: Final = "extra_content"
-# All members that a body may have, beside the parameters of engines.
+# All members that a body may have beside engine parameters.
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
     *(name for prompt in PROMPTS for name in prompt.__struct_encode_fields__),
@@ -87,11 +87,11 @@ def upstream_body(
     extra_parameters: frozenset[str],
     is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body of a completion: what the client sent, but counted, capped, and streamed
-    where that can be.
+    """Return the JSON-able body of a completion: the client's parameters with our limit of output tokens,
+    streamed with its usage if possible.
 
-    `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
-    OpenAI's parameters.
+    `model` is the upstream's name of the model, `extra_parameters` those that the deployment gets beyond
+    OpenAI's.
     """
     body = _forwarded(request, model, extra_parameters)
     is_wanted = COMPLETION_LIMIT in extra_parameters and isinstance(request.prompt, Messages)
@@ -124,7 +124,7 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
 
 
 def _translate(message: dict[str, Any], extra_parameters: frozenset[str]) -> None:
-    """Write in OpenAI's words what only Anthropic's API has, and drop what the deployment does not take."""
+    """Rewrite members that only Anthropic's API has, and drop those that the deployment does not get."""
     if thoughts := [each["thinking"] for each in message.pop("thoughts", ()) if "thinking" in each]:
         message.setdefault(REASONING, "\n\n".join(thoughts))
     if REASONING not in extra_parameters:

@@ -1,6 +1,4 @@
-"""Counts what an upstream says in one choice against the limit that it was given, for it may ignore the
-limit.
-"""
+"""Counts an upstream's output for one choice against the limit that it was given, which it may ignore."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -8,15 +6,15 @@ from itertools import islice
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Reasoning, Text
 
-# A text that is longer is rarely one token.
+# A longer text is rarely one token.
 MAX_TOKEN_CHARACTERS = 16
-# Our vocabulary is not the upstream's: only an answer in which we count this many times the limit is
-# certainly beyond it.
+# Our vocabulary is not the upstream's: an answer is certainly over the limit only if we count this many times
+# the limit.
 TOLERANCE = 2
 
 
 class OutputLimit:
-    """How much of its limit one choice has used.
+    """The part of its limit that one choice has used.
 
     Chunks are counted, because each has at least one token. Texts of more than 16 characters may have
     several, so their bytes are added up, too; the tokenizer runs only when the bytes exceed the tokens
@@ -32,25 +30,25 @@ class OutputLimit:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the upstream may say no more."""
+        """Whether no further chunk is allowed."""
         return self._chunks >= self._max_chunks
 
     def allows(self, said: Sequence[AnyDelta]) -> bool:
-        """Count a chunk's content; whether the choice is still within its limit."""
+        """Count a chunk's content; return whether the choice is still within its limit."""
         self._chunks += 1
         if self._chunks > self._max_chunks:
             return False
         first = said[0]
         if (
             len(said) == 1 and type(first) is Text and len(first.text) <= MAX_TOKEN_CHARACTERS
-        ):  # what nearly every chunk is
+        ):  # nearly every chunk
             return True
         texts = [delta.counted_text or "" for delta in said]
         return self._allows_texts([text for text in texts if len(text) > MAX_TOKEN_CHARACTERS])
 
     def beginning(self, said: Sequence[AnyDelta]) -> list[AnyDelta]:
-        """Return what is shown of a chunk beyond the limit: nothing, but of an answer in one piece the tokens
-        that it may have.
+        """Return the part to show of a chunk that exceeds the limit: of the first chunk, the tokens that the
+        choice may have; of others, nothing.
         """
         first = said[0]
         if self._chunks > 1 or not isinstance(first, Text | Reasoning):

@@ -78,8 +78,8 @@ class _Arguments:
         self._pieces: list[str] = []
         self._scanned = 0
         self._depth = 0
-        # The marks at the end of the scanned pieces that change the meaning of the next one: the quote of an
-        # open string, and a backslash in it.
+        # Marks at the end of the scanned pieces that change the meaning of the next one: the quote of an open
+        # string, and a backslash in it.
         self._unfinished = b""
         self._is_object: bool | None = None
 
@@ -92,7 +92,7 @@ class _Arguments:
     def are_complete(self) -> bool:
         """Return whether the arguments are one whole JSON object.
 
-        It is called for each fragment of an upstream that repeats the name. So it scans each piece once, and
+        If an upstream repeats the name, this is called for each fragment. So it scans each piece once, and
         parses the text once: when the first brace outside of strings is closed.
         """
         added = "".join(self._pieces[self._scanned :])
@@ -103,7 +103,7 @@ class _Arguments:
             return self._is_object
         text = self._unfinished + added.encode(errors="replace")
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-        # The parts between quotes are by turns outside and inside of strings.
+        # The parts between quotes are alternately outside and inside of strings.
         parts = text.translate(None, _NO_MARK).replace(b'""', b"").split(b'"')
         outside = b"".join(parts[::2])
         self._depth += outside.count(b"{") - outside.count(b"}")
@@ -115,9 +115,7 @@ class _Arguments:
 
 
 class _Call:
-    """A call in progress. Its first delta waits until the name is known, because only the first delta has the
-    name.
-    """
+    """A call in progress. Its first delta waits until the name is known, because no later delta has it."""
 
     def __init__(self, number: int, fragment: Fragment, used_ids: set[str]) -> None:
         """`used_ids`: the ids of all calls of the choice."""
@@ -131,7 +129,7 @@ class _Call:
         self._arguments = _Arguments()
 
     def is_continued_by(self, fragment: Fragment) -> bool:
-        """Return whether the fragment, which has this call's index or id, continues it or begins another one.
+        """Return whether the fragment, which has this call's index or id, continues the call.
 
         Only a name can begin another call: some servers make up an id for each fragment.
         """
@@ -151,7 +149,7 @@ class _Call:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
         self.name = fragment.name
         self.upstream_id = self.upstream_id or fragment.id
-        # Sent with the name, so a later one is left out: a delta has it only beside the name.
+        # A delta has it only beside the name, so a later one is left out.
         if isinstance(fragment.extra_content, dict):
             self._extra_content = self._extra_content or fragment.extra_content
         if not self.name:
@@ -167,10 +165,10 @@ class _Call:
         )
 
     def _new_id(self) -> str | None:
-        """Return the upstream's id, or one of ours if it has none, or has given it to another call."""
+        """Return the upstream's id, or a new one if it is missing or another call has it."""
         if self.kind == "function_call":
             return None
-        # Not the call's number: clients match results by id within a whole conversation.
+        # Random, not the call's number: clients match results by id within the whole conversation.
         new_id = self.upstream_id
         if not new_id or new_id in self._used_ids:
             new_id = f"call_{uuid4().hex}"
@@ -201,11 +199,11 @@ class ToolCallReader:
 
     @property
     def has_nameless_call(self) -> bool:
-        """Return whether a call has no name: no client could execute it."""
+        """Whether a call has no name, so that no client could execute it."""
         return not all(call.name for call in self._calls)
 
     def reason_for(self, reason: FinishReason) -> FinishReason:
-        """Return the finish reason to send: that of calls instead of `stop` if there are calls.
+        """Return the finish reason to send: `stop` becomes that of calls if there are calls.
 
         Some upstreams send `stop` even then, and agents execute no calls after it.
         """
@@ -216,7 +214,7 @@ class ToolCallReader:
     def _call_of(self, fragment: Fragment) -> _Call:
         call = self._find(fragment)
         if call is None or not call.is_continued_by(fragment):
-            # A model that repeats itself can begin calls for ever, and each takes memory until the end.
+            # A model that repeats itself may begin calls without end, and each takes memory.
             if len(self._calls) == MAX_TOOL_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
             call = _Call(len(self._calls), fragment, self._used_ids)

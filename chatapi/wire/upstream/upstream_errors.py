@@ -1,15 +1,18 @@
-"""Translates an upstream's errors into those that our client gets.
+"""Translates an upstream's errors into those that the client gets. The first row that fits counts:
 
-    fault of            upstream says                          client gets
-    by its words        quota, rate limit too small,           503 503 400, a fixed sentence, whatever the
-                        content refused                        status
-    the request         400 404 409 413 422, JSON envelope;    the same kind, their message made harmless
-                        400 422, FastAPI's `detail`
-    the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
-    the upstream        424 429 498, 5xx, in-band errors       429 502 503, a fixed sentence
+    upstream sends                                            client gets
+    words: quota, rate limit too small, content refused       503 503 400, a fixed sentence
+    413                                                       413, a fixed sentence
+    code: `stopped_by_operator`, from another chatapi         403, a fixed sentence
+    words: context too long, unless the status is 429         400, the message without hidden words
+    400 404 409 422 with words about our key or the model     502, a fixed sentence
+    400 404 409 422 with an error object,                     400, the message without hidden words
+    400 422 with FastAPI's `detail`
+    402 408 424 429 498 5xx                                   503 504 502 429 502 502 or 503, a fixed sentence
+    401 403, 3xx, all others                                  502, a fixed sentence
 
-Fixed sentences because an upstream's own words about its insides (paths, hosts, organizations, HTML) are not
-our client's.
+An error inside a stream has the status that its code or type stands for. Sentences are fixed because an
+upstream's message may reveal internals: paths, hosts, organizations, HTML.
 """
 
 import re
@@ -53,8 +56,8 @@ QUOTA_TOO_SMALL = Failed(
     status=503,
 )
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
-# For the client of the stopped request; a chatapi that is another one's upstream passes it on. SDKs do not
-# repeat a request by themselves after this status.
+# For the client of a stopped request, also if the upstream is another chatapi, where it was stopped. SDKs do
+# not repeat a request by themselves after this status.
 STOPPED = Failed(
     "An operator or a member of the organization stopped this request. What was generated is charged; see "
     "the receipt.",
@@ -71,13 +74,13 @@ RATE_LIMITED = Failed(
     "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
 )
 
-# After these failures the same upstream may answer the next attempt: it has a bad moment, and the request and
-# our settings are not at fault.
+# After these failures the same upstream may answer the next attempt: neither the request nor our settings are
+# at fault.
 TRANSIENT = frozenset(
     failure.code
     for failure in (UPSTREAM_FAILED, DISCONNECTED, UNAVAILABLE, UNREACHABLE, TIMED_OUT, RATE_LIMITED)
 )
-# With these an upstream says that it takes no request at all for a while.
+# These mean that the upstream takes no requests for a while.
 NOT_NOW = frozenset(failure.code for failure in (UNAVAILABLE, UNREACHABLE, RATE_LIMITED))
 
 _BY_STATUS = {
@@ -97,8 +100,8 @@ _BY_STATUS = {
     # Anthropic's "overloaded".
     529: UNAVAILABLE,
 }
-# An error in mid-stream has no status of its own; its type stands for one. In lower case, as vLLM writes
-# class names.
+# An error in mid-stream has no status, so its code or type stands for one. In lower case: vLLM's types are
+# names of classes.
 _STATUS_BY_TYPE = {
     "authentication_error": 401,
     "badrequesterror": 400,
@@ -115,11 +118,11 @@ _STATUS_BY_TYPE = {
     "tool_error": 422,
     "validation": 422,
 }
-# With these an upstream speaks of the request, so the client may read its words.
+# Errors with these statuses are about the request, so the client may read the message.
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
 
-# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama, Anthropic, xAI,
-# Gemini and TGI.
+# There is no common code for a full context; these are the words of OpenAI, vLLM, llama-server, Ollama,
+# Anthropic, xAI, Gemini and TGI.
 _CONTEXT_LENGTH = re.compile(
     r"""context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context
       | prompt\ is\ too\ long | maximum\ (?:model|prompt)\ length
@@ -133,10 +136,10 @@ _UNKNOWN_MODEL = re.compile(
       | not\ a\ valid\ model | no\ endpoints\ found\ for\b  # OpenRouter""",
     re.I | re.X,
 )
-# What an upstream says with these words is clear, whatever its status.
+# These words are clear with any status.
 _BY_WORDS = (
-    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. No waiting helps,
-    # and no other request: it must not look like a rate limit or the request's fault.
+    # OpenAI's codes, with 429 or 400, and Anthropic's words, with 400, about our account. Neither waiting nor
+    # another request helps, so it must not look like a rate limit or a fault of the request.
     (
         re.compile(
             r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
@@ -146,12 +149,12 @@ _BY_WORDS = (
         QUOTA_EXHAUSTED,
     ),
     # OpenAI's words, with 429, and Groq's, with 413, for a request that is larger than the whole rate limit.
-    # No waiting helps, but another account may allow more.
+    # Waiting does not help, but another account may allow more.
     (re.compile(r"request too large .*\bper (?:min|day)", re.I), QUOTA_TOO_SMALL),
     # xAI's words, with 403; its message also names our account and key.
     (re.compile(r"\bcontent violates usage guidelines", re.I), CONTENT_REFUSED),
 )
-# A message about our key, with any status: no client may read it.
+# A message about our key, which no client may read.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
 
@@ -164,7 +167,7 @@ class UpstreamError(Exception):
 
 
 class Complaint(msgspec.Struct, frozen=True):
-    """What an upstream says in an error object, whichever of the known shapes it has."""
+    """An upstream's error object, read from any of the known shapes."""
 
     message: str
     type: str = ""
@@ -173,9 +176,9 @@ class Complaint(msgspec.Struct, frozen=True):
 
 
 def complaint_in(document: object) -> Complaint | None:
-    """The complaint in a decoded JSON document, or None where it is not an error envelope.
+    """Return the complaint in a decoded JSON document, or None if it is no error envelope.
 
-    Knows `{"error": {...}}` and a list of it (Gemini), `{"error": "..."}`, also with an `error_type` (TGI),
+    Known are `{"error": {...}}` and a list of it (Gemini), `{"error": "..."}`, also with `error_type` (TGI),
     and the flat `{"message": ..., "type": ...}` of vLLM and the llama dialect, whose message may be FastAPI's
     refusal (Mistral).
     """
@@ -209,7 +212,7 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
 
 
 def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failed:
-    """Return the failure for an answer that is no 200; of the upstream's headers, only the wait counts."""
+    """Return the failure for an answer that is no 200; see `retry_after_ms` for the headers."""
     document = _decoded(body)
     complaint = complaint_in(document)
     if complaint is None and status in (400, 422) and (detail := _detail_in(document)):
@@ -221,18 +224,18 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """Return the wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a
-    date (RFC 9110, 10.2.3).
+    """Return the wait before the next attempt: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or
+    as a date (RFC 9110, 10.2.3). None if it is absent or invalid.
 
-    None when absent or nonsense. `headers` finds names in any case, as an HTTP client's do.
+    `headers` must find names in any case, as an HTTP client's headers do.
     """
-    # OpenAI sends both; the first is exact.
+    # OpenAI sends both; the one in milliseconds is exact.
     milliseconds, header = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     try:
         wait_ms = float(milliseconds) if milliseconds[:1].isdigit() else _seconds(header) * 1000
     except (ValueError, TypeError, OverflowError):
         return None
-    # A date may be past, and an upstream may ask for days, which no client should wait.
+    # A date may be past, and an upstream may ask for days: too long for any client.
     return int(min(max(wait_ms, 0), MAX_RETRY_AFTER_MS))
 
 
@@ -241,11 +244,11 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
     for pattern, failure in _BY_WORDS:
         if pattern.search(text):
             return failure
-    # Before the other words: proxies answer it with a page of their own.
+    # Before the other checks: a proxy may send a 413, with a page of its own.
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
-        # From another chatapi, where an operator stopped it: it must not be tried elsewhere.
+        # An operator of another chatapi stopped the request: it must not be tried elsewhere.
         if complaint.code == STOPPED.code:
             return STOPPED
         # A rate limit also speaks of tokens and context.
@@ -257,7 +260,7 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
 
 
 def _request_fault(complaint: Complaint, text: str) -> Failed:
-    """A 4xx that speaks of the request: unless it is our deployment that is wrong, the client may read it."""
+    """Return the failure for a 4xx about the request; the client may not read one about our key or model."""
     # In this order: a key's message may also name the model.
     if _API_KEY.search(text):
         return AUTHENTICATION

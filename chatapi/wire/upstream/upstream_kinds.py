@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible upstream gets for each type of prompt, and the reader of its answer."""
+"""For each type of prompt: the request to an OpenAI-compatible upstream, and the reader of its answer."""
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ def _as_json(body: Any) -> tuple[str, bytes]:
 
 
 class UpstreamKind(NamedTuple):
-    """The requests for one type of prompt."""
+    """How requests with one type of prompt are sent, and their answers read."""
 
     path: str
     """Below the upstream's base URL."""
@@ -61,10 +61,10 @@ def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
 
 
 def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
-    """Return a reader that cuts each choice after as many chunks as it may have tokens: a chunk has one at
-    least.
+    """Return a reader that cuts each choice after as many chunks as it may have tokens: a chunk has at least
+    one.
 
-    An echoed prompt comes before them, in one chunk or in one for each token: no more chunks than its bytes.
+    An echoed prompt comes first, in one chunk or in one for each token: in no more chunks than it has bytes.
     """
     prompt = request.prompt
     echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0

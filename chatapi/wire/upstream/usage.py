@@ -1,16 +1,15 @@
-"""Reads the usage of an upstream, at any place of its stream and in any number of pieces, into one.
+"""Reads an upstream's usage, which may come anywhere in its stream and in several pieces, into one `Usage`.
 
     OpenAI, vLLM                       once, in a chunk without choices, when every choice has ended
     vLLM with continuous_usage_stats   in every chunk, of that chunk's choice; the whole at the end as above
-    others                             with the last finish_reason, or with every chunk the sum so far, or the
-                                       same twice
-    llama-server with n > 1            for each choice by itself: chats in a chunk without choices behind the
+    others                             with the last finish_reason, or as a running total with every chunk, or
+                                       twice
+    llama-server with n > 1            for each choice by itself: chats in a chunk without choices after the
                                        one that ends the choice, text completions in the chunk that ends it;
                                        never the whole
 
-llama-server reads the prompt once and copies its state for each choice, yet counts all of its tokens with
-each. So in a sum the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a
-text request once each.
+llama-server reads the prompt once and copies its state for each choice, but counts the prompt's tokens with
+each. So when usages are added up, each prompt of a request counts once, as with OpenAI.
 
 The kinds of input have several names; the first one that is present counts:
 
@@ -51,7 +50,7 @@ from chatapi.wire.deltas import (
 
 # Tokens of a choice that no chunk shows: the one that ends the text.
 HIDDEN_TOKENS = 1
-# More is in no context.
+# No context window is larger.
 _MAX_TOKENS = 2**31 - 1
 _WITH_TOKENS = (Text, Refusal, Reasoning, ToolCall, Audio, Vector)
 _WITHOUT_TOKENS = (Started, Annotations, Finished, Usage, Failed)
@@ -93,8 +92,8 @@ class SentUsage(msgspec.Struct, gc=False):
     cache_creation: _CacheWrites | None = None
 
     def value(self) -> Usage | None:
-        """Return the usage, or None where a number is missing or negative; a zero stays a zero. The
-        settlement judges large ones.
+        """Return the usage; None if a number is missing or negative. Zeros are kept; large numbers, too: the
+        settlement checks them.
         """
         details = self.prompt_tokens_details or _PromptDetails()
         cached = _first(
@@ -109,7 +108,7 @@ class SentUsage(msgspec.Struct, gc=False):
             prompt = self.input_tokens + max(0, cached or 0) + max(0, written or 0)
         if prompt is None or completion is None or prompt < 0 or completion < 0:
             return None
-        # Else the prompt lacks its cached part, which the total has.
+        # If not, `prompt_tokens` excludes the cached part, which `total_tokens` includes.
         is_whole_prompt = max(0, cached or 0) + max(0, written or 0) <= prompt
         cached = _at_most(prompt, cached)
         written = _at_most(prompt - (cached or 0), written)
@@ -129,15 +128,15 @@ class SentUsage(msgspec.Struct, gc=False):
         )
 
     def of_prompt(self) -> Usage | None:
-        """Return what it says of the prompt; None if that is nothing, zero, as of one that is not read yet,
-        or more than can be.
+        """Return the prompt's figures; None if they are missing, zero (the prompt has not been read yet), or
+        too large for any context window.
         """
         of_answer = {"completion_tokens": 0, "completion_tokens_details": None, "total_tokens": None}
         found = msgspec.structs.replace(self, **of_answer).value()
         return found if found is not None and 0 < found.prompt_tokens <= _MAX_TOKENS else None
 
     def _written(self, details: _PromptDetails) -> tuple[int | None, int | None]:
-        """The tokens written to the cache, and those of them that it keeps for an hour."""
+        """Return the tokens written to the cache, and the part of them that it keeps for an hour."""
         by_time = self.cache_creation or details.cache_creation_token_details or _CacheWrites()
         for_1h = by_time.ephemeral_1h_input_tokens
         written = _first(
@@ -151,28 +150,28 @@ class SentUsage(msgspec.Struct, gc=False):
 
 
 class UsageReader:
-    """Listens to one stream's usages."""
+    """Reads the usages of one stream into one."""
 
     def __init__(self, *, choices_per_prompt: int) -> None:
         self._choices_per_prompt = choices_per_prompt
         self._latest: Usage | None = None
-        # By the choice that had just ended when it came, in that order.
+        # Usages by the choice that had just ended when they came.
         self._pieces: dict[int, Usage] = {}
-        # The choice that the last chunk has ended, while no usage has come for it.
+        # The choice that the last chunk ended, until a usage has come for it.
         self._just_ended: int | None = None
-        # The latest one came where no choice's own comes.
+        # Whether the latest usage counts all choices: it came without choices, and not right after one ended.
         self._is_whole = False
         self.said = 0
         """The number of chunks with content; each has at least one token. For a chunk that is only text, the
         caller adds 1 here instead of calling `read`, which would cost as much as the text itself.
         """
         self._seen = 0
-        # True while every usage so far could be a running total of all choices, that is, while its completion
-        # tokens match the number of chunks.
+        # Whether every usage so far could be a running total of all choices: its completion tokens match the
+        # number of chunks.
         self._fits_sum_so_far = True
 
     def read(self, sent: SentUsage | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
-        """Take in a chunk: its usage, and the deltas that it gave."""
+        """Read a chunk: its usage, and the deltas that were made of it."""
         self._forget_early()
         ended = [delta.index for delta in said if isinstance(delta, Finished)]
         has_content = len(ended) < len(said) and any(isinstance(delta, _WITH_TOKENS) for delta in said)
@@ -185,16 +184,16 @@ class UsageReader:
             if has_choices:
                 self._just_ended = ended[0] if len(ended) == 1 else None
             if has_content:
-                self._latest = None  # It came too early: it can't count what came after it.
+                self._latest = None  # it does not count the content that came after it
 
     def whole(self, choices: int) -> Usage | None:
-        """The usage of all choices, when every one has ended."""
+        """Return the usage of all choices, once all have ended; None if it is not known."""
         self._forget_early()
         is_in_pieces = choices > 1 and len(self._pieces) == choices and not self._is_whole
         return self._added() if is_in_pieces and not self._fits_sum_so_far else self._latest
 
     def _forget_early(self) -> None:
-        """Forget a usage that came before a text: it can't count the text."""
+        """Forget a usage that came before further text: it does not count that text."""
         if self.said > self._seen:
             self._just_ended = self._latest = None
 
@@ -214,7 +213,7 @@ class UsageReader:
         by_prompt: defaultdict[int, list[Usage]] = defaultdict(list)
         for index, piece in self._pieces.items():
             by_prompt[index // self._choices_per_prompt].append(piece)
-        # What one choice had in the cache, all have: they began with the same state.
+        # All choices of a prompt began with the same state, so the largest figures hold for each.
         prompts = [
             max(pieces, key=lambda piece: (piece.prompt_tokens, piece.cached_tokens or 0))
             for pieces in by_prompt.values()
@@ -231,7 +230,7 @@ class UsageReader:
 
 
 def _first(*counts: int | None) -> int | None:
-    """The first count that is not None."""
+    """Return the first count that is not None."""
     return next((count for count in counts if count is not None), None)
 
 
@@ -241,5 +240,5 @@ def _sum(parts: list[int | None]) -> int | None:
 
 
 def _at_most(whole: int, part: int | None) -> int | None:
-    """A detail, or None when it cannot be a part of the whole."""
+    """Return the part, or None if it can't be a part of the whole."""
     return part if part is not None and 0 <= part <= whole else None

@@ -1,4 +1,4 @@
-"""Reads an upstream's embeddings, as base64 or as numbers, into deltas."""
+"""Reads an upstream's embeddings, in base64 or as numbers, into deltas."""
 
 import binascii
 import json
@@ -85,7 +85,7 @@ class VectorReader:
         return []
 
     def read(self, events: Iterable[Event]) -> list[AnyDelta]:
-        """Return the deltas of the first event with data: some servers stream whether asked to or not."""
+        """Return the deltas of the first event with data: some servers stream without being asked."""
         return next((self.read_answer(event.data) for event in events if event.data), [])
 
     def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:
@@ -99,7 +99,7 @@ class VectorReader:
         return [] if self._usage is None else [self._usage]
 
     def _read(self, body: bytes) -> list[AnyDelta]:
-        # The vectors are still text here: only their places in the document are known.
+        # The vectors are not decoded yet.
         answer = _answers.decode(body)
         if answer.error or (answer.data is None and isinstance(answer.message, str)):
             raise UpstreamError(failure_of_complaint(complaint_in(json.loads(body))))
@@ -110,10 +110,10 @@ class VectorReader:
             index = position if each.index is None else each.index
             vectors[index] = Vector(_values(each.embedding), index)
             most_bytes -= len(vectors[index].values)
-            # In the loop: what is over the limit must not be decoded first.
+            # Inside the loop: vectors beyond the limit must not be decoded.
             if most_bytes < 0:
                 raise UpstreamError(TOO_LARGE)
-        # A missing vector would move all the others to the wrong inputs.
+        # A missing vector would shift the following ones to the wrong inputs.
         if len(found) != self._inputs or sorted(vectors) != [*range(self._inputs)]:
             raise UpstreamError(INVALID_RESPONSE)
         self._usage = _usage(answer.usage)
@@ -121,17 +121,17 @@ class VectorReader:
 
 
 def _values(embedding: msgspec.Raw) -> bytes:
-    """Return a vector as 32-bit floats. Raises `ValueError` for one that is empty or has no numbers."""
+    """Return a vector as 32-bit floats. Raises `ValueError` if it is empty or not all values are finite."""
     found = _texts_or_numbers.decode(embedding)
     values = array("f", binascii.a2b_base64(found, strict_mode=True) if isinstance(found, str) else found)
-    # The sum is infinite or no number as soon as one of them is. JSON could not say either.
+    # The sum is infinite or NaN if one of the values is; JSON has neither.
     if not values or not math.isfinite(sum(values)):
         raise ValueError("no vector")
     return values.tobytes()
 
 
 def _usage(usage: object) -> Usage | None:
-    """Return the usage, or None for one that is not there, or not what it should be: then we count."""
+    """Return the usage, or None if it is missing or invalid: then this service counts."""
     if isinstance(usage, dict):
         usage = {"prompt_tokens": usage.get("total_tokens"), **usage}  # Voyage has the total only
     try:

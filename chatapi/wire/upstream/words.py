@@ -1,8 +1,8 @@
-"""What of an upstream's own words about a request its client may read.
+"""Hides the parts of an upstream's error message that a client must not read.
 
-A word passes if it is of a kind that speaks of requests: a plain word, a number, a parameter that clients may
-send or a path into one. All else is hidden: addresses, hosts, paths, keys, ids, versions.
-Passwords and hosts may be plain words, so a message about passwords, hosts and the like is not shown at all.
+Shown are plain words, numbers, parameters that clients may send, and paths into them. All else is hidden:
+URLs, hosts, file paths, keys, ids, versions. A password or a host may be a plain word, so a message about
+passwords, hosts and other internals is not shown at all.
 """
 
 import re
@@ -38,7 +38,7 @@ _SECRET = re.compile(
     """,
     re.I | re.X,
 )
-# What is between such runs is white space, quotes, brackets, and text in other scripts than the Latin one.
+# Between these runs are white space, quotes, brackets, and text in scripts other than Latin.
 _RUN = re.compile(r"[A-Za-z0-9_.:/\\@=+%~#&?!$*^\[\]-]+")
 _AROUND = re.compile(r"(\[*+)(.*?)([.:!?*\]]*)", re.DOTALL)
 
@@ -68,7 +68,7 @@ _NAMES: Final = _PARAMETERS | frozenset(
     uniqueItems url value
     """.split()  # noqa: SIM905
 )
-# Names whose values speak of the request, too.
+# Names that may be shown with their value (`name=value`): the value comes from the request.
 _PAIRED: Final = _NAMES - {"file", "id", "model", "name", "url", "user"}
 _BEFORE_HYPHEN: Final = frozenset(
     """
@@ -92,8 +92,8 @@ _ABBREVIATED: Final = frozenset({"e.g", "i.e", "w.r.t", "a.k.a"})
 
 
 def harmless(message: str) -> str:
-    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`; empty where none of
-    it is.
+    """Return the message as a client may read it: one line of at most `MAX_MESSAGE_CHARACTERS`; empty if it
+    can't be shown.
     """
     if _ABOUT_INSIDES.search(message):
         return ""
@@ -103,14 +103,14 @@ def harmless(message: str) -> str:
 
 
 def parameter(value: object) -> str | None:
-    """The name of a parameter, or a path into one, that an error is about; None for anything else."""
+    """Return the value if it is a parameter's name or a path into one, else None."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARACTERS:
         return None
     return value if _is_path(value) or _NAME.fullmatch(value) else None
 
 
 def code(value: object) -> str | None:
-    """An error's code: words, or a short number; None for anything else."""
+    """Return the value if it may be an error's code (words, or a short number), else None."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARACTERS:
         return None
     return value if _CODE.fullmatch(value) else None

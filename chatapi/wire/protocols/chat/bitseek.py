@@ -1,7 +1,7 @@
 """Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has finish_reason and usage.
 
-A stream is over when its connection closes. A tool call comes whole, with its number; a failure is a chunk
-without choices that has an `error`.
+A stream ends when its connection closes. A tool call comes in one piece, with its number; a failure is a
+chunk without choices that has an `error`.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ def _id_form(id: str) -> str:
 
 
 def _failed(failure: Failed, head: bytes) -> bytes:
-    """Return the chunk that ends a stream that broke off."""
+    """Return the chunk that ends a broken stream."""
     error = {"message": failure.message, "type": failure.type, "code": failure.code}
     return head + b'],"error":' + to_json(error) + b"}\n\n"
 

@@ -1,8 +1,8 @@
 """Chat completions: OpenAI's chunks and bodies (seed 001, OpenAI's API reference), in any dialect's style.
 
-A stream is a role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when
-`stream_options.include_usage` asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A
-failure in mid-stream is an error frame and `[DONE]`. `style.py` has what differs in a dialect.
+A stream is a role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk if
+`stream_options.include_usage` asks for it (then all other chunks have `usage: null`), and `data: [DONE]`. A
+failure in mid-stream is an error frame and `[DONE]`. `style.py` has the differences of dialects.
 """
 
 from collections import defaultdict
@@ -53,9 +53,9 @@ class LogprobObjects:
         self._json = bytearray()
 
     def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
-        """Add those of a piece of the choice; see `completion.Logprobs`."""
+        """Add the log probabilities of a piece of the choice; see `completion.Logprobs`."""
         if logprobs:
-            # The brackets go: all pieces become one array in `body`.
+            # Without brackets: in `body` all pieces become one array.
             self._json += to_json(logprobs)[1:-1] + b","
 
     @property
@@ -64,8 +64,8 @@ class LogprobObjects:
 
 
 class ChatEncoder:
-    """One chat completion: deltas in, bytes out. The style says how a stream runs and ends; text completions
-    (text_completions/encoder.py) override what a chunk says.
+    """One chat completion: deltas in, bytes out. The style decides how a stream runs and ends; text
+    completions (text_completions/encoder.py) override the content of chunks.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -93,14 +93,14 @@ class ChatEncoder:
         self.answer = answer
         self.style = style
         self.public_id = self.to_public_id(style, answer.id)
-        # OpenAI's reference, `include_usage`: all other chunks have a usage, too, of null.
+        # OpenAI's reference, `include_usage`: all other chunks have `usage: null`.
         self._usage_field = b',"usage":null' if answer.include_usage and style.usage_is_opt_in else b""
         # The JSON of citations by choice, until the choice ends.
         self._citations: defaultdict[int, bytearray] = defaultdict(bytearray)
-        # Where tool calls come whole, and where the ends of choices wait for the usage.
+        # For `Style.has_whole_calls` and `Style.usage_ends_choices`.
         self._calls = Completion() if style.has_whole_calls else None
         self._ended: list[Finished] = []
-        # An answer may fail before its `Started`, and a dialect's failure may be a chunk.
+        # An answer may fail before its `Started`, and some dialects write a failure as a chunk.
         self._frame(Started())
 
     @classmethod
@@ -118,19 +118,19 @@ class ChatEncoder:
 
     @classmethod
     def prefix(cls, style: Style) -> str:
-        """Return what the ids that clients see begin with."""
+        """Return the prefix of the ids that clients see."""
         return style.id_prefix or cls.id_prefix
 
     @classmethod
     def to_public_id(cls, style: Style, id: str) -> str:
-        """Return the id that clients see of a generation's 32 hex digits."""
+        """Return the id that clients see, from a generation's 32 hex digits."""
         return (style.id_prefix or cls.id_prefix) + style.id_form(id)
 
     # ---- streaming
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """Return the batch's chunks as server-sent events; a terminal delta brings the stream's end."""
-        # By the type's table: a `match` would try up to ten patterns for each delta.
+        # A table by type: a `match` would try up to ten patterns for each delta.
         writers = self.writers
         return b"".join([getattr(self, writers[type(delta)])(delta) for delta in batch])
 
@@ -147,7 +147,7 @@ class ChatEncoder:
         return self._chunk(index, self.style.empty_delta) if self.answer.choices_count > 1 else b""
 
     def _text(self, delta: Text) -> bytes:
-        if delta.logprobs is None:  # what nearly every delta is: one call less
+        if delta.logprobs is None:  # nearly every delta: saves a call
             return b'%s{"index":%d,"delta":{"content":%s},%s' % (
                 self._head,
                 delta.index,
@@ -159,10 +159,10 @@ class ChatEncoder:
         )
 
     def _reasoning(self, delta: Reasoning) -> bytes:
-        # It has only a signature, for which chat completions have no place.
+        # Chat completions have no place for a signature or an encrypted block.
         if not delta.text:
             return b""
-        # Not in OpenAI's reference: DeepSeek's name, which vLLM and most clients know.
+        # DeepSeek's name, which vLLM and most clients know; OpenAI's reference has none.
         return self._chunk(delta.index, b'{"reasoning_content":' + to_json(delta.text) + b"}")
 
     def _refusal(self, delta: Refusal) -> bytes:
@@ -177,7 +177,7 @@ class ChatEncoder:
         return self._chunk(delta.index, to_json(_called(delta)))
 
     def _audio(self, delta: Audio) -> bytes:
-        """Write it as OpenAI does, though its reference has no streaming of it."""
+        """Return the chunk as OpenAI writes it; its reference does not have it."""
         members = {
             "id": delta.id,
             "data": delta.data,
@@ -203,7 +203,7 @@ class ChatEncoder:
         return before + self._finish_chunk(delta)
 
     def _whole_calls(self, choice: Choice) -> bytes:
-        """Return the chunk with the choice's tool calls, as none can grow any more."""
+        """Return the chunk with the choice's tool calls, once the choice has ended."""
         called = whole_calls(choice)
         if "tool_calls" in called:
             called["tool_calls"] = [
@@ -217,24 +217,23 @@ class ChatEncoder:
         return self._chunk(index, b'{"annotations":[%s]}' % found[:-1]) if found else b""
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the frames that end a stream well."""
+        """Return the frames that end a complete stream."""
         if self.style.usage_ends_choices:
             *others, last = self._ended
             ends = [self._finish_chunk(end) for end in others]
             self._usage_field = b',"usage":' + to_json(usage_body(usage))
             return b"".join(ends) + self._finish_chunk(last)
-        # Every good end has a `Usage`, because it proves that the answer is booked. This client did not ask
-        # to see it.
+        # Every complete answer ends with a `Usage`, because it is settled; this client did not ask for it.
         if self.style.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end a stream that broke off."""
+        """Return the frames that end a broken stream."""
         return self.style.failed(failure, self._head)
 
     def _frame(self, started: Started) -> None:
-        """Prepare what all chunks share, so that a chunk costs three copies."""
+        """Prepare the beginning and the end of all chunks, so that a chunk costs three copies."""
         envelope = self._envelope(self.chunk_object or self.style.chunk_object, started)
         self._head = b"data: " + to_json(envelope)[:-1] + b',"choices":['
         self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
@@ -247,7 +246,7 @@ class ChatEncoder:
             "created": self.answer.created,
             "model": started.model or self.answer.model,
         }
-        # Left out if it is not known: the published type has a text or nothing.
+        # Left out if it is not known: the published type does not allow null.
         if started.system_fingerprint is not None:
             envelope["system_fingerprint"] = started.system_fingerprint
         if started.service_tier is not None:
@@ -269,7 +268,7 @@ class ChatEncoder:
         return b'"finish_reason":"%s"}]%s}\n\n' % (finish_reason.encode(), self._usage_field)
 
     def _word_for(self, finish_reason: FinishReason) -> FinishReason:
-        """Return the dialect's word for why a choice ended."""
+        """Return the dialect's word for the finish reason."""
         return self.style.finish_reasons.get(finish_reason, finish_reason)
 
     # ---- not streaming
@@ -277,7 +276,7 @@ class ChatEncoder:
     def body(self, completion: Completion) -> bytes:
         """Return the whole answer as one JSON object; `completion.usage` must be set."""
         assert completion.usage is not None, "a completion is only shown after its settlement"
-        # All that were asked for: a choice of which nothing came is an empty message, as in a stream.
+        # All requested choices: one without any delta is an empty message, as in a stream.
         choices = [self._choice_body(completion.choice(index)) for index in range(self.answer.choices_count)]
         envelope = self._envelope(self.body_object, completion)
         return to_json(envelope | {"choices": choices, "usage": usage_body(completion.usage)})
@@ -298,7 +297,7 @@ class ChatEncoder:
         }
 
 
-# Vectors are no part of a completion.
+# Completions have no vectors.
 assert {*ChatEncoder.writers, Vector} == set(get_args(AnyDelta)), "a delta has no writer"
 
 
@@ -332,12 +331,12 @@ def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
 
 
 def _extra_content(call: CollectedToolCall | ToolCall) -> dict[str, Any]:
-    """Return what the upstream wants back with the call, for which OpenAI has no member."""
+    """Return the data that the upstream wants back with the call; it is not OpenAI's."""
     return {"extra_content": call.extra_content} if call.extra_content else {}
 
 
 def _payload(kind: ToolKind, name: str | None, text: str) -> dict[str, str]:
-    """Return what is called, and with which text; only the first piece of a call has the name."""
+    """Return the called name and the text; only the first piece of a call has the name."""
     named = {} if name is None else {"name": name}
     match kind:
         case "function" | "function_call":
@@ -362,7 +361,7 @@ def _called(delta: ToolCall) -> dict[str, Any]:
     payload = _payload(delta.kind, delta.name, delta.arguments)
     if delta.kind == "function_call":
         return {"function_call": payload}
-    # Only the first piece of a call has them; SDKs would append a repeated id.
+    # Only in the first piece of a call: SDKs would append a repeated id.
     identity = {} if delta.id is None else {"id": delta.id, "type": delta.kind}
     call = {"index": delta.call_index, **identity, delta.kind: payload, **_extra_content(delta)}
     return {"tool_calls": [call]}
@@ -384,7 +383,7 @@ def _message(choice: Choice) -> dict[str, Any]:
         message["audio"] = _whole_audio(choice.audio)
     if choice.tool_calls:
         message |= whole_calls(choice)
-    # Null stands for content that is elsewhere in the message; here there is none.
+    # Null would mean that the content is in another member; here there is none.
     elif choice.text is None and choice.refusal is None and choice.audio is None:
         message["content"] = ""
     return message

@@ -10,8 +10,8 @@ from chatapi.wire.sse import frame
 
 
 def _failed(failure: Failed, head: bytes) -> bytes:
-    """Return the event that ends a stream that broke off: the document has one type for it, also for a
-    context that has overflowed.
+    """Return the event that ends a broken stream. The document has one type for it, even for a context that
+    has overflowed.
     """
     return _error_event(failure, "server_error")
 
@@ -22,8 +22,8 @@ def _invalid_stream(failure: Failed) -> bytes:
 
 
 def _error_event(failure: Failed, type: str) -> bytes:
-    """Return the document's two members, and beside them the envelope without which SDKs take a broken stream
-    for a whole one.
+    """Return the event with the document's two members, and with the envelope: without it, SDKs take a broken
+    stream for a whole one.
     """
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return b"event: error\n" + frame(to_json({"message": failure.message, "type": type, "error": error}))

@@ -8,7 +8,7 @@ from chatapi.wire.sse import frame
 
 
 def _failed(failure: Failed, head: bytes) -> bytes:
-    """Return the frames that end a stream that broke off; in a frame the envelope has three members."""
+    """Return the frames that end a broken stream; in a frame the envelope has three members."""
     error = {"message": failure.message, "type": failure.type, "code": failure.code}
     return frame(to_json({"error": error})) + DONE
 

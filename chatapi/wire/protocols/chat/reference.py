@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about chat completions."""
+"""The part of the API's reference (OpenAPI) about chat completions."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -61,7 +61,7 @@ _CHUNK_CHOICE: Final = new_object(
 )
 _NAMED_TOOL: Final[Schema] = {"anyOf": [{"type": "object"}, {"const": "required"}]}
 _WITH_AUDIO: Final[Schema] = {"type": "array", "contains": {"const": "audio"}}
-# What `__post_init__` of the types enforces.
+# The rules that `__post_init__` of these types enforces.
 _RULES: Final[Mapping[str, Schema]] = {
     "ChatRequest": {
         "allOf": [

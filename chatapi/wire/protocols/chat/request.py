@@ -17,7 +17,7 @@ NAME: Final = "chat.completions"
 
 
 class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream is to carry besides deltas."""
+    """The members of a stream beside its deltas."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -47,7 +47,7 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     without_effect: ClassVar = frozenset({"stream_options.include_obfuscation"})
 
     def members(self, protocol: str, *, is_ticket: bool = False) -> dict[str, Any]:
-        """Return the members of a `GenerationRequest` that have the same name, or follow from `stream`."""
+        """Return the members of a `GenerationRequest` with the same names, about streams, and its digest."""
         asked = msgspec.structs.replace(self, stream=True) if is_ticket else self
         members = request_body.same_members(asked)
         if (options := self.stream_options) is not None:
@@ -105,7 +105,7 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
             _check_known("tool_choice", self.tool_choice, {tool.choice for tool in self.tools})
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for."""
+        """Return the request of this body."""
         members = self.members(NAME, is_ticket=is_ticket)
         for name in members.keys() & {"tools", "functions"}:
             members[name] = msgspec.Raw(msgspec.json.encode(members[name]))

@@ -1,4 +1,4 @@
-"""The dialects of chat completions and text completions: what they differ in, and the canonical one."""
+"""The differences between the dialects of chat and text completions, and OpenAI's dialect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

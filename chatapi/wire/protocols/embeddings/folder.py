@@ -1,4 +1,4 @@
-"""The answer to embed inputs: OpenAI's `CreateEmbeddingResponse`."""
+"""Writes the answer to a request for embeddings: OpenAI's `CreateEmbeddingResponse`."""
 
 import struct
 from base64 import b64encode
@@ -10,7 +10,7 @@ import msgspec
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage, Vector
 from chatapi.wire.protocols.protocol import Answer
 
-# About what is encoded at once: 12 MiB of vectors are up to 70 MiB of JSON.
+# The approximate size of a piece: 12 MiB of vectors are up to 70 MiB of JSON.
 PIECE_BYTES: Final = 64 << 10
 CANCELLED: Final = Failed(
     "The request was cancelled before all embeddings were made. Nothing was charged.",
@@ -32,8 +32,8 @@ class EmbeddingsFolder:
 
     @property
     def failure(self) -> Failed | None:
-        """Return why there is no answer. If a vector is missing there is none, because clients match vectors
-        to inputs by position.
+        """The reason why there is no answer. A missing vector is one, because clients match vectors to inputs
+        by position.
         """
         is_whole = len(self._vectors) == self._inputs
         return CANCELLED if self.usage is not None and not is_whole else self._failure

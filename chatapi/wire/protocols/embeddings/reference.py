@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about embeddings."""
+"""The part of the API's reference (OpenAPI) about embeddings."""
 
 from typing import Final
 

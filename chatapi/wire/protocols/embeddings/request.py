@@ -27,7 +27,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     ignored: tuple[str, ...] = ()
 
     rewritten: ClassVar = frozenset({"input", "encoding_format", "dimensions"})
-    # Elsewhere it lets another model answer.
+    # In other protocols it lets another model answer.
     refused: ClassVar = frozenset({"models"})
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
             raise Violation("dimensions", allowed)
 
     def generation_request(self) -> GenerationRequest:
-        """Return what this body asks for: vectors, and so not a token of output."""
+        """Return the request of this body; its answer has no output tokens."""
         prompt = Inputs(self.input, self.dimensions)
         return GenerationRequest(
             **request_body.same_members(self),

@@ -1,6 +1,6 @@
 """The turns of a Messages request and their content blocks (Anthropic's API reference, "Create a Message").
 
-Members that are not here are dropped: `citations`, and what newer betas add.
+Members that are not here are dropped: `citations`, and those of newer betas.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _EXPECTED_DATA: Final = f"expected base64 of at most {MAX_BASE64_CHARS} characte
 
 
 class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that their `type` distinguishes."""
+    """The base of objects whose `type` says which one it is."""
 
 
 class Dropped(msgspec.Struct, frozen=True, tag_field="type"):
-    """The root of blocks that are read, and dropped."""
+    """The base of blocks that are accepted and dropped."""
 
 
 class TextBlock(Tagged, frozen=True, tag="text"):
@@ -87,14 +87,14 @@ class Base64Document(Tagged, frozen=True, tag="base64"):
 
 
 class TextDocument(Tagged, frozen=True, tag="text"):
-    """A document that is text."""
+    """A text document."""
 
     media_type: Literal["text/plain"]
     data: str
 
 
 class ContentDocument(Tagged, frozen=True, tag="content"):
-    """A document that is made of blocks."""
+    """A document made of blocks."""
 
     content: str | Annotated[list[TextBlock | ImageBlock], Meta(max_length=MAX_CONTENT_PARTS)]
 
@@ -109,7 +109,7 @@ class DocumentBlock(Tagged, frozen=True, tag="document"):
 
 
 class SearchResultBlock(Tagged, frozen=True, tag="search_result"):
-    """A text that the client has found somewhere."""
+    """A search result of the client: a text with its title and source."""
 
     source: str
     title: str
@@ -117,7 +117,7 @@ class SearchResultBlock(Tagged, frozen=True, tag="search_result"):
     cache_control: CacheControl | None = None
 
 
-# It has meaning only for the search tool of Anthropic's servers.
+# Only the search tool of Anthropic's servers uses it.
 class ToolReferenceBlock(Dropped, frozen=True, tag="tool_reference"):
     """A tool that a search has found."""
 
@@ -125,9 +125,9 @@ class ToolReferenceBlock(Dropped, frozen=True, tag="tool_reference"):
 ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 
 
-# Its content may be left out: a tool may have nothing to say.
+# Its content may be left out: a tool may have no output.
 class ToolResultBlock(Tagged, frozen=True, tag="tool_result"):
-    """What a tool has answered."""
+    """The result of a tool call."""
 
     tool_use_id: Id
     content: str | Annotated[list[ResultBlock], Meta(max_length=MAX_CONTENT_PARTS)] = ""
@@ -145,10 +145,10 @@ class ToolUseBlock(Tagged, frozen=True, tag="tool_use"):
 
 
 class ThinkingBlock(Tagged, frozen=True, tag="thinking"):
-    """What the model thought in an earlier turn."""
+    """Reasoning of the model in an earlier turn."""
 
     thinking: str = ""
-    # Kept, because an Anthropic upstream refuses a thought of its own that is not signed.
+    # Kept, because an Anthropic upstream refuses its own reasoning without it.
     signature: str = ""
 
     def thought(self) -> Thought:
@@ -156,7 +156,7 @@ class ThinkingBlock(Tagged, frozen=True, tag="thinking"):
 
 
 class RedactedThinkingBlock(Tagged, frozen=True, tag="redacted_thinking"):
-    """The same, encrypted."""
+    """Encrypted reasoning of the model in an earlier turn."""
 
     data: str = ""
 
@@ -165,15 +165,15 @@ class RedactedThinkingBlock(Tagged, frozen=True, tag="redacted_thinking"):
 
 
 class CompactionBlock(Tagged, frozen=True, tag="compaction"):
-    """A summary, made by Anthropic's servers, of the conversation before it."""
+    """A summary of the conversation before it, made by Anthropic's servers."""
 
     # None if they could not make one.
     content: str | None = None
     cache_control: CacheControl | None = None
 
 
-# Clients send back all of an earlier answer, which may be one of Anthropic's own. Refusing it would end a
-# conversation that moves from there to here.
+# Clients send back whole earlier answers, which may come from Anthropic. Refusing these blocks would end a
+# conversation that began there.
 class ServerToolUseBlock(Dropped, frozen=True, tag="server_tool_use"):
     """A call that Anthropic's servers made."""
 
@@ -225,7 +225,7 @@ class ContainerUploadBlock(Dropped, frozen=True, tag="container_upload"):
 
 
 class FallbackBlock(Dropped, frozen=True, tag="fallback"):
-    """Where another model of Anthropic's went on with the answer."""
+    """The place where another Anthropic model continued the answer."""
 
 
 DroppedBlock = (
@@ -246,13 +246,13 @@ DroppedBlock = (
 
 
 class ReferredTool(msgspec.Struct, frozen=True):
-    """A tool of the request, or those of a server of MCP."""
+    """A reference to a tool of the request, or to the tools of an MCP server."""
 
-    # Not `tool_definition`: nothing but this block would have that tool.
+    # Not `tool_definition`: its tool is not among the request's tools, so it would be lost.
     type: Literal["tool_reference", "mcp_tool_reference", "mcp_toolset_reference"]
 
 
-# Claude Code sends all its tools in `tools` and these blocks in the conversation, where they stay.
+# Claude Code sends all its tools in `tools`; these blocks are part of the conversation.
 class ToolAdditionBlock(Dropped, frozen=True, tag="tool_addition"):
     """From here on, the model may call this tool."""
 
@@ -274,31 +274,31 @@ Block = UserBlock | ResultBlock | AssistantBlock | SystemBlock
 
 
 class _Turn(msgspec.Struct, frozen=True, tag_field="role"):
-    """The root of turns."""
+    """The base of turns."""
 
 
 class UserTurn(_Turn, frozen=True, tag="user"):
-    """What a person says, and what tools have answered."""
+    """A message of the user, and results of tools."""
 
     content: str | Annotated[list[UserBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 
 
 # It may be empty: Anthropic's own answers are, when a refusal comes first.
 class AssistantTurn(_Turn, frozen=True, tag="assistant"):
-    """What the model has said."""
+    """An earlier answer of the model."""
 
     content: str | Annotated[list[AssistantBlock], Meta(max_length=MAX_CONTENT_PARTS)]
 
 
-# Its content may be left out: a turn may have an `output_config` instead, which is dropped.
+# Its content may be left out if it has an `output_config`, which is dropped.
 class SystemTurn(_Turn, frozen=True, tag="system"):
-    """Instructions from here on."""
+    """Instructions for the conversation from here on."""
 
     content: str | Annotated[list[SystemBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)] = ""
 
     @property
     def has_text(self) -> bool:
-        """Return whether the turn says something; others only change the tools."""
+        """Whether the turn has text; others only change the tools."""
         if isinstance(self.content, str):
             return self.content != ""
         return any(isinstance(block, TextBlock) and block.text for block in self.content)
@@ -308,6 +308,6 @@ Turn = UserTurn | AssistantTurn | SystemTurn
 
 
 def said(turns: Sequence[Turn]) -> list[tuple[int, Turn]]:
-    """Return the turns with their numbers, without those of `system` that have no text."""
+    """Return the turns with their numbers, without system turns that have no text."""
     numbered = enumerate(turns)
     return [(number, turn) for number, turn in numbered if not isinstance(turn, SystemTurn) or turn.has_text]

@@ -2,7 +2,7 @@
 
 1. Consecutive turns of one role are one turn, also around a change of the tools.
 2. A user's turn becomes a message for each tool result, then one message with the rest.
-3. Each `tool_use` is answered in the turn behind it; only those of the last turn are open.
+3. Each `tool_use` needs its result in the next turn, except for those of the last turn.
 """
 
 import re
@@ -52,8 +52,8 @@ from chatapi.wire.protocols.messages.blocks import (
     said,
 )
 
-# Claude Code says to Anthropic's servers which release it is. The line differs in each request, so no
-# upstream would find the prompt behind it in its cache.
+# Claude Code's line about its release, for Anthropic's servers. It differs in each request, so no upstream
+# would find the rest of the prompt in its cache.
 _BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 _UserPart = TypeVar("_UserPart", bound=UserPart)
 # A block, and the number of its turn.
@@ -63,7 +63,7 @@ Numbered = tuple[int, Block]
 def to_messages(
     system: str | Sequence[TextBlock], turns: Sequence[Turn], to_name: Callable[[str], str]
 ) -> list[Message]:
-    """Return the chat's messages; `to_name` makes the name that an upstream takes of a tool's name.
+    """Return the chat's messages; `to_name` turns a tool's name into one that upstreams take.
 
     Raises `InvalidRequest`.
     """
@@ -76,7 +76,7 @@ def to_messages(
     for _, group in groupby(said(turns), key=lambda numbered: type(numbered[1])):
         numbered_turns = [*group]
         blocks = [(number, block) for number, turn in numbered_turns for block in _blocks_of(turn)]
-        # Anthropic's rule: the results are in the turn right behind the calls.
+        # Anthropic's rule: the results are in the turn right after the calls.
         _close_calls(open_calls, blocks)
         match numbered_turns[0][1]:
             case UserTurn():
@@ -117,7 +117,9 @@ def _remote_pictures(path: str, content: str | Sequence[Block]) -> Iterator[str]
 
 
 def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None:
-    """Check that these blocks answer each of the calls once, and nothing else."""
+    """Check that these blocks have exactly one result for each open call, and close the calls. Raises
+    `InvalidRequest`.
+    """
     for number, block in blocks:
         if isinstance(block, ToolResultBlock) and open_calls.pop(block.tool_use_id, None) is None:
             param = f"messages[{number}].content"
@@ -135,8 +137,7 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
     for _, block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = _marked_parts(_blocks_of(block))
-            # OpenAI's tool messages hold only text; pictures of a result go into the user's message behind
-            # it.
+            # OpenAI's tool messages have only text; a result's pictures go into the user message after it.
             texts = [part for part in parts if isinstance(part, TextPart)]
             yield ToolMessage(
                 "\n".join(part.text for part in texts),
@@ -146,10 +147,10 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
             )
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
-    # Results come first: OpenAI wants them right behind the calls.
+    # Results come first: OpenAI requires them right after the calls.
     rest += _marked_parts(block for _, block in blocks)
-    # A user's turn without content becomes an empty message: otherwise two messages of the assistant would
-    # follow each other.
+    # A user's turn without content becomes an empty message: otherwise two assistant messages would be
+    # adjacent.
     if rest or not has_results:
         yield UserMessage(_message_content(rest, _content_param(blocks)))
 
@@ -175,12 +176,12 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
     _refuse_more(blocks, len(calls), MAX_TOOL_CALLS, "calls")
     _refuse_more(blocks, len(thoughts), MAX_CONTENT_PARTS, "blocks of thinking")
     text = "".join(texts)
-    # Of a turn that has only thoughts nothing is left that a chat template could write.
+    # A turn with only thoughts is left out: a chat template would have nothing to write.
     if text or calls:
         yield AssistantMessage(
             content=text or None,
             tool_calls=calls or None,
-            # For Anthropic upstreams, which want them back; others get them as text if they ask for it.
+            # For Anthropic upstreams, which require them; others that ask for them get the text.
             thoughts=thoughts or None,
             cache_control=_last_mark([block for _, block in blocks]),
         )
@@ -203,18 +204,18 @@ def _last_mark(marked: Sequence[Block | UserPart]) -> CacheControl | None:
 
 
 def _marked_parts(blocks: Iterable[Block]) -> list[UserPart]:
-    """Return the content parts of the blocks; a block's mark is that of its last part."""
+    """Return the content parts of the blocks; a block's mark becomes that of its last part."""
     found: list[UserPart] = []
     for block in blocks:
         if parts := [*_parts_of(block)]:
-            # A mark caches all before it, so a block's mark belongs behind its last part.
+            # A mark caches all content before it, so a block's mark belongs to its last part.
             mark = _last_mark([parts[-1], block])
             found += [*parts[:-1], replace(parts[-1], cache_control=mark)]
     return found
 
 
 def _parts_of(block: Block) -> Iterator[UserPart]:
-    """Yield the content parts of a block; none of one that is empty, dropped, or a message of its own."""
+    """Yield the content parts of a block; none if it is empty, dropped, or becomes its own message."""
     match block:
         case TextBlock():
             yield from _text_parts([block])
@@ -235,7 +236,7 @@ def _parts_of(block: Block) -> Iterator[UserPart]:
 def _document_parts(block: DocumentBlock) -> Iterator[UserPart]:
     source = block.source
     if isinstance(source, Base64Document):
-        # What the client says about the document goes before it: a file part has no place for it.
+        # The document's `context` becomes text before it: a file part has no place for it.
         yield from _text_parts(block.context or "")
         yield source.part(block.title or "")
         return
@@ -245,7 +246,7 @@ def _document_parts(block: DocumentBlock) -> Iterator[UserPart]:
 
 
 def _search_result_parts(block: SearchResultBlock) -> Iterator[TextPart]:
-    """Yield all that a search has found as one text, which ends early only where there is a mark."""
+    """Yield a search result as one text, or as several if it has marks inside."""
     lines = [block.title, block.source]
     for text in block.content:
         lines.append(text.text)
@@ -262,7 +263,7 @@ def _blocks_of(holder: Turn | ToolResultBlock) -> Sequence[Block]:
 
 def _text_parts(text: str | Sequence[TextBlock]) -> list[TextPart]:
     blocks = [TextBlock(text)] if isinstance(text, str) else text
-    # Empty texts are left out: many chat templates fail for them.
+    # Without empty texts: many chat templates fail on them.
     return [TextPart(block.text, cache_control=block.cache_control) for block in blocks if block.text]
 
 
@@ -272,7 +273,7 @@ def _message_content(parts: list[_UserPart], param: str) -> str | list[_UserPart
         raise InvalidRequest(
             f"Invalid value for '{param}': expected at most {MAX_CONTENT_PARTS} blocks.", param
         )
-    # A plain string is what every upstream reads; some small servers know no parts.
+    # Every upstream reads a plain string; some small servers know no parts.
     if len(parts) == 1 and isinstance(parts[0], TextPart) and parts[0].cache_control is None:
         return parts[0].text
     return parts or ""

@@ -1,7 +1,8 @@
 """Answers of Messages: typed events, or one message (Anthropic's API reference, "Streaming messages").
 
-Blocks come strictly one after another: SDKs give each delta to the last block. While a call's arguments are
-incomplete, everything else is held back; calls that an upstream interleaves come whole, at the end.
+Blocks come strictly one after another: SDKs add each delta to the last block. While a call's arguments are
+incomplete, all other content is held back; calls that an upstream interleaves come at the end, each in one
+piece.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
-# What Anthropic's documents have no place for, neither in a stream nor in a message.
+# Deltas that Anthropic's documents have no place for, neither in a stream nor in a message.
 LeftOut = Audio | Annotations | Vector
 to_json = msgspec.json.Encoder().encode
 
@@ -41,7 +42,7 @@ PING = event("ping")
 
 
 def public_id(id: str) -> str:
-    """Return the id that clients see of a generation's 32 hex digits."""
+    """Return the id that clients see, from a generation's 32 hex digits."""
     return f"msg_{id}"
 
 
@@ -60,8 +61,8 @@ def _redacted_block(delta: Reasoning) -> dict[str, Any]:
 def _call_block(
     number: int, call: ToolCall | CollectedToolCall, context: dict[str, Any], arguments: str = ""
 ) -> dict[str, Any]:
-    """Return a call; one that `max_tokens` has cut, or that is no JSON object, has no input."""
-    # Of a tool's name as upstreams have it to the client's own (`request._short`).
+    """Return a call; its input is empty if the arguments are not a whole JSON object, as in a cut call."""
+    # The client's own name of a tool that has a shorter name at upstreams (`request._short`).
     name = context.get("tools", {}).get(call.name, call.name or "")
     return {
         "type": "tool_use",
@@ -89,7 +90,7 @@ class _Block:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing that belongs to it can come any more. Text goes on in another block."""
+        """Whether another block may begin: a call must be whole, and text can go on in a further block."""
         return isinstance(self.key, str) or as_object("".join(self.pieces)) is not None
 
 
@@ -102,7 +103,7 @@ class MessagesEncoder:
         # No block is open yet; the first one has index 0.
         self._index = -1
         self._open: _Block | None = None
-        # What came while a call was incomplete.
+        # Blocks that came while a call was incomplete.
         self._held: dict[str | int, _Block] = {}
         self._ended_calls: set[int] = set()
         self._has_refused = False
@@ -113,7 +114,7 @@ class MessagesEncoder:
         return b"".join(frame for delta in batch for frame in self._frames(delta))
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the event that ends a stream that broke off."""
+        """Return the event that ends a broken stream."""
         document = error_document(failure, self._answer.request_id)
         return event("error", **{name: document[name] for name in ("error", "request_id")})
 
@@ -149,14 +150,13 @@ class MessagesEncoder:
                 assert_never(delta)
 
     def _write(self, key: str | int, text: str, call: ToolCall | None = None) -> Iterator[bytes]:
-        """Yield the frames for a piece of this block, which may be open or held already."""
+        """Yield the frames for a piece of the block `key`, which may be open, held back, or new."""
         if self._open is None or self._open.key != key:
             if key in self._ended_calls or not (text or call):
-                return  # behind a whole JSON object there can only be white space
+                return  # only white space can follow a whole JSON object
             start = _STARTS[str(key)] if call is None else _call_block(call.call_index, call, self._context)
             block = _Block(key, start)
-            # One block at a time, in Anthropic's streams. What belongs to another one waits until the call is
-            # whole.
+            # Anthropic's streams have one open block at a time, so others wait until the call is whole.
             if self._held or not (self._open is None or self._open.may_end):
                 self._held.setdefault(key, block).pieces.append(text)
                 return
@@ -174,7 +174,7 @@ class MessagesEncoder:
 
     def _sign(self, signature: str) -> Iterator[bytes]:
         """Yield the frames that end a block of thinking, which may have no text."""
-        # A signature may come after the text that it signs was held back.
+        # The text that is signed may be held back.
         block = self._held.get("thinking") or self._open
         if block is None or block.key != "thinking":
             block = _Block("thinking", _STARTS["thinking"])
@@ -212,7 +212,7 @@ class MessagesEncoder:
         return event("content_block_delta", index=self._index, delta={"type": kind, member: text})
 
     def _release(self) -> Iterator[bytes]:
-        """Yield the frames of what was held back; its last block stays open."""
+        """Yield the frames of the blocks that are held back; the last one stays open."""
         held, self._held = self._held, {}
         # In the order in which they began.
         for block in held.values():
@@ -224,7 +224,7 @@ class MessagesEncoder:
     def _end(self, usage: Usage) -> Iterator[bytes]:
         yield from self._release()
         yield from self._stop()
-        # Only logs of earlier releases may have a usage and no reason.
+        # Only logs of earlier releases may have a usage without a finish_reason.
         end = self._finished or Finished("stop")
         has_calls = bool(self._ended_calls)
         ending = _ending(end, has_calls, self._has_refused)
@@ -239,14 +239,14 @@ class MessagesFolder(Completion):
         super().__init__()
         self._answer = answer
         self._has_refused = False
-        # The blocks that a signature has ended, or that are encrypted.
+        # Blocks of thinking that are signed or encrypted.
         self._thinking: list[dict[str, Any]] = []
-        # The pieces of one that has not ended.
+        # The pieces of one that is not signed yet.
         self._thought: list[str] = []
         self._finished = Finished("stop")
 
     def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in. A refusal is text, in the order in which it came."""
+        """Add one delta. A refusal becomes text, in the order of arrival."""
         if isinstance(delta, LeftOut):
             return
         match delta:
@@ -263,7 +263,7 @@ class MessagesFolder(Completion):
             case Finished():
                 self._finished = delta
             case Started() | Text() | ToolCall() | Usage() | Failed():
-                pass  # `body` takes it from what `Completion` keeps
+                pass  # `Completion` keeps it for `body`
             case _:
                 assert_never(delta)
         super().add(delta)
@@ -297,7 +297,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     """Return the usage: its three kinds of input add up to our `prompt_tokens`."""
     written, written_1h = usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
     body: dict[str, Any] = {
-        # Anthropic's input excludes what was read from a cache or written to it; OpenAI's includes it.
+        # Anthropic's input excludes tokens read from a cache or written to it; OpenAI's includes them.
         "input_tokens": usage.uncached_tokens,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": usage.cached_tokens or 0,
@@ -334,8 +334,8 @@ def _message(
 
 
 def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]:
-    """Return the members that tell why the answer has ended."""
-    # Before all others: a client must not run the calls of an answer that was refused.
+    """Return the members with the reason of the answer's end."""
+    # First: a client must not run the calls of an answer that was refused.
     if end.finish_reason == "content_filter" or has_refused:
         details = {"type": "refusal", "category": None, "explanation": None}
         return {"stop_reason": "refusal", "stop_sequence": None, "stop_details": details}
@@ -343,11 +343,11 @@ def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]
     if end.finish_reason == "length":
         reason = "model_context_window_exceeded" if end.is_window_full else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
-    # Nobody waits for the calls of an answer that was cancelled, and the last of them may be cut.
+    # Before the calls: those of a cancelled answer are not to be run, and the last of them may be cut.
     if end.is_cancelled:
         return {"stop_reason": "end_turn", "stop_sequence": None}
-    # Not as the upstream says: some end an answer with calls by "stop", and clients run tools only by this
-    # reason.
+    # Not the upstream's own reason: some end an answer with calls by "stop", but clients run tools only for
+    # this one.
     if has_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if end.stop_sequence is not None:

@@ -8,9 +8,9 @@ import msgspec
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, retry_headers
 
-# Clients show and retry it as overload; a 503 they would not.
+# Anthropic's clients show it as overload and retry it; they would not do so with a 503.
 OVERLOADED: Final = 529
-# Anthropic's words for a full context: by them, Claude Code compacts the conversation.
+# Anthropic's words for a full context: they make Claude Code compact the conversation.
 _FULL_CONTEXT: Final = ("prompt is too long", "exceed context limit")
 _TYPES: Final = {
     401: "authentication_error",
@@ -25,7 +25,7 @@ _TYPES: Final = {
 
 
 def error_document(failure: Failed, request_id: str) -> dict[str, Any]:
-    """Return the error as a body has it, and an event of a stream; `error_code` is ours."""
+    """Return the error, for an HTTP body or an event of a stream; `error_code` is ours."""
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
     message = failure.message
     if failure.code == "context_length_exceeded" and not any(
@@ -48,7 +48,7 @@ def envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool =
 def limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:
     """Return the headers about a rate limit; see `protocol.LimitHeaders`.
 
-    Anthropic limits input and output apart, too. Here one limit counts both, so it bounds each of them.
+    Anthropic also limits input and output separately. Here one limit counts both, so it bounds each of them.
     """
     kinds = ("tokens", "input-tokens", "output-tokens") if counts == "tokens" else (counts,)
     figures = {

@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about Messages."""
+"""The part of the API's reference (OpenAPI) about Messages."""
 
 from typing import Any, Final
 

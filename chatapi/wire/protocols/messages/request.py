@@ -1,6 +1,6 @@
 """The bodies of `POST /v1/messages` and `/v1/messages/count_tokens` (Anthropic's API reference).
 
-What becomes of each member is in docs/messages.md. Members that are not here are named in
+docs/messages.md says how each member is used. Members that are not here are ignored, and named in the header
 `x-chatapi-ignored`.
 """
 
@@ -23,13 +23,13 @@ NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
 
 MIN_THINKING_TOKENS: Final = 1_024
-# The least `budget_tokens` of each `reasoning_effort`. None is `minimal`, which many models refuse.
+# The least `budget_tokens` of each `reasoning_effort`; without `minimal`, which many models refuse.
 _EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
     (10_000, "high"),
     (5_000, "medium"),
     (0, "low"),
 )
-# How the types of the tools begin that Anthropic's servers run.
+# Prefixes of the types of tools that Anthropic's servers run.
 _SERVER_TOOLS: Final = (
     *("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset"),
 )
@@ -42,13 +42,13 @@ _StopSequence = Annotated[str, Meta(min_length=1, max_length=caps.MAX_STOP_CHARS
 
 
 class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The root of objects."""
+    """The base of objects without a `type`."""
 
 
 class ToolDefinition(_Plain, frozen=True):
     """A tool: the client's own, or one that Anthropic's servers run, which is left out."""
 
-    # Sets of tools have none.
+    # Sets of tools (`mcp_toolset`) have no name.
     name: _ToolName = ""
     type: str | None = "custom"
     description: parameters.Description | None = None
@@ -57,7 +57,7 @@ class ToolDefinition(_Plain, frozen=True):
     cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
-        # Anthropic's reference: a tool without a type, or with null, is the client's own, and has a schema.
+        # Anthropic's reference: a tool with no type, or null, is the client's own and needs a schema.
         is_own = self.type in ("custom", None)
         if is_own and not self.name:
             raise Violation("name", "it is required for a tool of your own", "missing_required_parameter")
@@ -97,9 +97,9 @@ class ToolNameChoice(Tagged, frozen=True, tag="tool"):
     disable_parallel_tool_use: bool = False
 
 
-# Texts and not literals, here and below: Anthropic adds values, and only its deployments read them.
+# Strings, not literals, here and below: Anthropic adds values, and only its deployments read them.
 class BlockBinding(_Plain, frozen=True):
-    """What becomes of a `thinking` block of another conversation."""
+    """How a `thinking` block of another conversation is treated."""
 
     prefix_mismatch_behavior: parameters.ShortText | None = None
 
@@ -142,13 +142,13 @@ class OutputConfig(_Plain, frozen=True):
 
 
 class Metadata(_Plain, frozen=True):
-    """What the client says about the request."""
+    """The client's data about the request."""
 
     user_id: parameters.User | None = None
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What both bodies have. Do not reorder fields: the digest hashes them in this order."""
+    """The fields of both bodies. Do not reorder them: the digest hashes them in this order."""
 
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
@@ -171,17 +171,17 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     refused: ClassVar = frozenset({"thread"})
 
     def __post_init__(self) -> None:
-        # Left out, it would lose the conversation. After this code, SDKs send all of it with each turn.
+        # Ignoring it would lose the conversation. After this code, SDKs send the whole one with each turn.
         if self.thread is not None:
             allowed = "threads are not kept here, send the whole conversation"
             raise Violation("thread", allowed, "thread_unsupported_request")
-        # Anthropic's rule: an answer calls tools by name.
+        # Anthropic's rule: names are unique, because an answer calls tools by name.
         names: set[str] = set()
         for index, tool in enumerate(self.tools):
             if tool.name in names:
                 raise Violation(f"tools[{index}].name", f"there are two tools '{tool.name}'")
             names |= {tool.name} if tool.name else set()
-        # A choice among tools that are left out could not be kept.
+        # The model can't choose among tools that are left out.
         if isinstance(self.tool_choice, AnyChoice | ToolNameChoice) and not self._own_tools:
             raise Violation("tool_choice", "it is only allowed when tools are specified")
         if isinstance(self.tool_choice, ToolNameChoice):
@@ -196,7 +196,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     def members(self) -> dict[str, Any]:
         """Return the members of a `GenerationRequest` that make up its prompt."""
         names = ((_short(tool.name), tool.name) for tool in self._own_tools)
-        # Only shortened names are kept: the encoder writes a client's own names in the answer.
+        # The encoder replaces shortened names in the answer by the client's own.
         long_names = {short: name for short, name in names if short != name}
         left_out = (f"tools[{index}]" for index, tool in enumerate(self.tools) if tool.is_servers)
         members = request_body.same_members(self) | {
@@ -242,7 +242,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
     @property
     def _estimated_effort(self) -> parameters.ReasoningEffort | None:
-        """The effort that a budget for thinking stands for; None if one was named, or there is no budget."""
+        """The effort for the client's thinking budget; None if there is no budget, or the effort was sent."""
         if self.output_config.effort or not isinstance(self.thinking, EnabledThinking):
             return None
         budget_tokens = self.thinking.budget_tokens
@@ -252,7 +252,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages/count_tokens`.
 
-    Anthropic's has no `metadata`; here it names the end user, whose limits count the request.
+    Anthropic's has no `metadata`; here it names the end user, whose rate limits count the request.
     """
 
     metadata: Metadata = Metadata()
@@ -260,7 +260,7 @@ class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
     rewritten: ClassVar = PromptRequest.rewritten | {"metadata"}
 
     def members(self) -> dict[str, Any]:
-        """Return all members of a `GenerationRequest` but the digest."""
+        """Return all members of a `GenerationRequest` except the digest."""
         return super().members() | {"user": _user(self.metadata.user_id)}
 
 
@@ -290,7 +290,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
         if not turns:
             raise Violation("messages", "there is nothing to answer")
         number, last = turns[-1]
-        # Few chat templates can continue an answer; most would begin a new one, without an error.
+        # Few chat templates can continue an answer; most begin a new one without an error.
         if isinstance(last, AssistantTurn):
             allowed = (
                 "the last message must be the user's: continuing an answer of the assistant (prefill) is not "
@@ -299,16 +299,16 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
             raise Violation(f"messages[{number}].role", allowed)
 
     def members(self) -> dict[str, Any]:
-        """Return all members of a `GenerationRequest` but the digest."""
+        """Return all members of a `GenerationRequest` except the digest."""
         members = super().members()
         return members | {
-            # Not `max_tokens`: OpenAI's reasoning models know only this one.
+            # Not `max_tokens`: OpenAI's reasoning models refuse it.
             "max_completion_tokens": self.max_tokens,
             "stop": self.stop_sequences or None,
             "user": _user(self.metadata.user_id),
             "service_tier": {None: None, "auto": "auto", "standard_only": "default"}[self.service_tier],
             "extras": members["extras"] | _as_extra("top_k", self.top_k),
-            # `message_start` has the usage of the prompt, before an upstream has sent it.
+            # `message_start` has the prompt's tokens, before the upstream has sent a usage.
             "announces_prompt_tokens": True,
         }
 
@@ -333,20 +333,20 @@ def _function(tool: ToolDefinition) -> FunctionTool:
 
 
 def _as_extra(name: str, value: Any) -> dict[str, Any]:
-    """Return the parameter of an engine, which only deployments get that ask for it."""
+    """Return an engine parameter: only deployments that ask for it get it."""
     return {} if value is None else {name: msgspec.to_builtins(value)}
 
 
 def _short(name: str) -> str:
-    """Return a tool's name as upstreams take it: of a longer one its beginning and a checksum."""
+    """Return a tool's name for upstreams: a longer one becomes its beginning and a checksum."""
     if len(name) <= MAX_UPSTREAM_NAME_CHARS:
         return name
-    # The checksum keeps apart names that begin alike, as those of MCP servers do.
+    # The checksum distinguishes names with the same beginning, as those of MCP servers have.
     return f"{name[: MAX_UPSTREAM_NAME_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _user(user_id: str | None) -> str | None:
-    """Return the end user: a longer id, as Claude Code sends it, as its checksum."""
+    """Return the end user's id, or its checksum if it is longer than upstreams allow, as Claude Code's is."""
     if user_id is None or len(user_id) <= MAX_UPSTREAM_NAME_CHARS:
         return user_id
     return hashlib.sha256(user_id.encode()).hexdigest()

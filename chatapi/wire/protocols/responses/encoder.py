@@ -16,7 +16,7 @@ class Encoder:
     """Writes a response as a stream of typed events, numbered from 0."""
 
     def __init__(self, answer: Answer, after: int = -1) -> None:
-        """`after`: the number of the last event that the client has."""
+        """`after`: the number of the last event that the client has; -1: none."""
         self.response = Response(answer)
         self._after = after
         self._number = 0
@@ -26,10 +26,10 @@ class Encoder:
         return self._frames(event for delta in batch for event in self.response.add(delta))
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the events that end a stream that broke off.
+        """Return the events that end a broken stream.
 
-        Both events repeat the number of the last event before them, so `starting_after` with it misses
-        nothing: a new number would be that of an event still to come.
+        Both have the number of the last event before them, so a client that continues with `starting_after`
+        misses nothing: a new number would belong to an event still to come.
         """
         last = max(self._after, self._number - 1, 0)
         return b"".join(_frame(last, event) for event in self.response.fail(failure, is_end=False))
@@ -37,7 +37,7 @@ class Encoder:
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
         for event in events:
-            # `response.failed` is sent in any case: if Redis has lost events, this stream has counted fewer
+            # `response.failed` is always sent: if Redis has lost events, this stream has counted fewer events
             # than the client has.
             if self._number > self._after or event[0] == "response.failed":
                 frames.append(_frame(max(self._number, self._after), event))
@@ -77,7 +77,7 @@ class CountFolder:
         self.failure: Failed | None = None
 
     def add(self, delta: AnyDelta) -> None:
-        """Take the usage."""
+        """Keep the usage, and ignore other deltas."""
         if isinstance(delta, Usage):
             self.usage = delta
 

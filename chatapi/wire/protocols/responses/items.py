@@ -1,6 +1,6 @@
 """The items of a request's `input`, and the chat messages that they become.
 
-Items without a `type` are messages, or references. What an item has beyond these members is dropped.
+Items without a `type` are messages, or references. Other members of an item are dropped.
 """
 
 from typing import Annotated, ClassVar, Final, Literal, assert_never, get_args
@@ -45,16 +45,16 @@ from chatapi.wire.protocols.responses.parts import (
 )
 from chatapi.wire.protocols.responses.tools import Tools, flat_name
 
-# What a tool message says whose output is pictures or files, which only a user message can hold.
+# The text of a tool message if the output is pictures or files, which only a user message can hold.
 OUTPUT_BEHIND: Final = "The output is in the next message."
 _BETWEEN_MESSAGES: Final = "\n\n"
 
-# A model may call a tool that does not exist, by a name that no tool has.
+# A model may call a tool that does not exist, even by a name that is not valid for a tool.
 CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
 
 
 class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
-    """The root of items."""
+    """The base of items."""
 
     id_prefix: ClassVar[str]
     """The beginning of the ids that we give to items of this type."""
@@ -62,7 +62,7 @@ class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", k
 
 
 class MessageItem(_Item, frozen=True, tag="message", kw_only=True):
-    """What someone says."""
+    """A message."""
 
     id_prefix: ClassVar = "msg"
     role: Literal["user", "assistant", "system", "developer"]
@@ -86,7 +86,7 @@ class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
 
 
 class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only=True):
-    """What a function answered."""
+    """The result of a function call."""
 
     id_prefix: ClassVar = "fco"
     call_id: Id
@@ -110,7 +110,7 @@ class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
 
 
 class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw_only=True):
-    """What a custom tool answered."""
+    """The result of a custom tool call."""
 
     id_prefix: ClassVar = "ctco"
     call_id: Id
@@ -118,7 +118,7 @@ class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw
 
 
 class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
-    """What the model thought. Nobody here can read `encrypted_content`."""
+    """Reasoning of the model. `encrypted_content` is dropped, because it can't be read here."""
 
     id_prefix: ClassVar = "rs"
     summary: Annotated[list[SummaryText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
@@ -136,19 +136,18 @@ class ItemReference(Tagged, frozen=True, tag="item_reference", kw_only=True):
     id: Id
 
 
-# Codex sends its tools in one, and none in the request's own `tools`, for models that its catalog marks with
-# `use_responses_lite`.
+# Codex sends all its tools in such an item, for models that its catalog marks with `use_responses_lite`.
 class AdditionalTools(Tagged, frozen=True, tag="additional_tools", kw_only=True):
-    """Tools that the model may call, beside those of the request."""
+    """Tools that the model may call, in addition to the request's `tools`."""
 
     tools: Tools
 
 
 class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
-    """A search that OpenAI's servers made. It has no text, so it is left out."""
+    """A search by OpenAI's servers. It has no text, so it is ignored."""
 
 
-# Items of OpenAI's own tools and servers, without which the conversation would be another one.
+# Items of OpenAI's own tools and servers. They are refused: without them the conversation would be another.
 BUILT_IN: Final = frozenset(
     {
         "apply_patch_call",
@@ -190,7 +189,7 @@ Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
 
 
 class _Turn:
-    """The assistant's items in a row, which become one message: chat templates refuse one for each call."""
+    """Consecutive items of the assistant, joined to one message: chat templates refuse one for each call."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -211,7 +210,7 @@ class _Turn:
 
 
 class Conversation:
-    """Chat messages, made of items one after the other."""
+    """Builds chat messages from items."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -256,7 +255,7 @@ class Conversation:
             self.messages.append(message)
 
     def _end_outputs(self) -> None:
-        """Put the outputs' pictures behind their tool messages."""
+        """Append the outputs' pictures after their tool messages."""
         if self._pictures:
             self.messages.append(UserMessage([*self._pictures]))
             self._pictures = []

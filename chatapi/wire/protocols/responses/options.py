@@ -37,7 +37,7 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the model reasons, and what of it is sent."""
+    """How the model reasons, and the form in which its reasoning is sent."""
 
     effort: parameters.ReasoningEffort | None = None
     summary: _Summary | None = None
@@ -51,7 +51,7 @@ class CacheOptions(parameters.PromptCacheOptions, frozen=True):
     """How prompts are cached."""
 
     prewarm: bool = False
-    # It asks for a diagnosis in the response, which chat completions do not have.
+    # It asks for a diagnosis in the response; chat completions have none.
     comparison_response_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +66,6 @@ class CacheOptions(parameters.PromptCacheOptions, frozen=True):
 
 
 class ResponsesStreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream is to carry besides events. No `obfuscation` is ever added."""
+    """Options of a stream, without effect: no `obfuscation` is ever added."""
 
     include_obfuscation: bool | None = None

@@ -1,6 +1,6 @@
-"""The items of a response's output, each with the events that tell it piece by piece.
+"""The items of a response's output, and the events that stream them piece by piece.
 
-An item is kept whole until its end, because its last events repeat all of it.
+The whole item is kept until its end, because its last events repeat all of it.
 """
 
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from chatapi.wire.deltas import TokenLogprob, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.responses.items import Call, CustomToolCall, FunctionCallItem
 
-# An event's type, and its members but for `type` and `sequence_number`.
+# An event's type, and its members except `type` and `sequence_number`.
 Event = tuple[str, dict[str, Any]]
 Status = Literal["in_progress", "completed", "incomplete"]
 _to_json = msgspec.json.Encoder().encode
 PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
 
-# Of log probabilities in an event that repeats them, as JSON: the last event has them all.
+# The most log probabilities, as JSON, in an event that repeats them; the stream's last event has all of them.
 MAX_REPEATED_BYTES: Final = 65_536
 
 
 class _Form(NamedTuple):
-    """How the events of a kind of part are named."""
+    """The names of the events and members of a kind of part."""
 
     events: str
     part_events: str
@@ -46,7 +46,7 @@ _FORMS: Final[dict[PartKind, _Form]] = {
 
 
 class CallForm(NamedTuple):
-    """How a kind of call is an item of the output."""
+    """The form of an output item for a kind of call."""
 
     item: type[Call]
     """The item that clients send back, which has the same type, and the prefix of its ids."""
@@ -67,7 +67,7 @@ CALL_FORMS: Final[dict[ToolKind, CallForm]] = {
     "custom": CallForm(
         CustomToolCall, "response.custom_tool_call_input", "input", is_json=False, repeats_name=False
     ),
-    # An upstream may answer so, though no request of this protocol has the deprecated `functions`.
+    # An upstream may send one, though no request of this protocol has the deprecated `functions`.
     "function_call": _FUNCTION,
 }
 assert CALL_FORMS.keys() == {*get_args(ToolKind)}, "a kind of call has no form"
@@ -75,7 +75,7 @@ assert {form.item for form in CALL_FORMS.values()} == {*get_args(Call)}, "an ite
 
 
 class _Text:
-    """A text in the making, in one buffer: a list of its pieces takes ten times the memory."""
+    """A growing text, in one buffer: a list of its pieces would take ten times the memory."""
 
     def __init__(self) -> None:
         self._utf8 = bytearray()
@@ -89,7 +89,7 @@ class _Text:
 
 
 class Part:
-    """A part of a message or of a reasoning, in the making."""
+    """A growing part of a message or of a reasoning item."""
 
     def __init__(self, kind: PartKind, place: dict[str, Any], index: int) -> None:
         """`place`: the members that name its item."""
@@ -111,7 +111,7 @@ class Part:
 
     @property
     def repeated_logprobs(self) -> msgspec.Raw:
-        """All log probabilities, or none where they are large: for events that are not the stream's last."""
+        """All log probabilities, or none if they are large, for events that are not the stream's last."""
         return self.logprobs if sum(map(len, self._logprobs)) <= MAX_REPEATED_BYTES else msgspec.Raw(b"[]")
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Part:
         return f"{self._form.events}.delta", members
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
-        """Append what the text refers to, flat where chat completions nest."""
+        """Append a citation; it is flat here, and nested in chat completions."""
         kind = annotation.get("type")
         nested = annotation.get(kind) if isinstance(kind, str) else None
         flat = {"type": kind} | nested if isinstance(nested, dict) else annotation
@@ -153,7 +153,7 @@ class Part:
 
 
 class OutputItem:
-    """An item of the output, in the making."""
+    """A growing item of the output."""
 
     def __init__(self, id: str, index: int) -> None:
         self.id = id
@@ -166,21 +166,21 @@ class OutputItem:
         raise NotImplementedError
 
     def contents_end(self) -> Iterator[Event]:
-        """Yield the events that end what is in the item."""
+        """Yield the events that end the item's content."""
         raise NotImplementedError
 
     def begin(self) -> Event:
         return "response.output_item.added", {"output_index": self.index, "item": self.body()}
 
     def end(self, status: Status) -> Iterator[Event]:
-        """Yield the item's last events; from now on it has that status."""
+        """Yield the item's last events, and set its status."""
         yield from self.contents_end()
         self.status = status
         yield "response.output_item.done", {"output_index": self.index, "item": self.body(is_event=True)}
 
 
 class Spoken(OutputItem):
-    """A message or a reasoning: it has parts."""
+    """A message or a reasoning item, which has parts."""
 
     def __init__(self, id: str, index: int, type: Literal["message", "reasoning"]) -> None:
         super().__init__(id, index)
@@ -220,7 +220,7 @@ class OutputCall(OutputItem):
     def __init__(
         self, id: str, index: int, call_id: str, first: ToolCall, namespace: tuple[str, str] | None
     ) -> None:
-        """`namespace`: its tool's namespace, and short name."""
+        """`namespace`: the namespace of its tool, and the tool's short name."""
         super().__init__(id, index)
         self.call_index = first.call_index
         self._call_id = call_id
@@ -235,12 +235,12 @@ class OutputCall(OutputItem):
 
     @property
     def is_json(self) -> bool:
-        """Whether the arguments are to be a JSON object."""
+        """Whether the arguments must be a JSON object."""
         return self._form.is_json
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether no further arguments can follow."""
         return self.is_json and as_object(self.arguments) is not None
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The parts of which messages, the outputs of tools, and reasoning are made.
-
-What a part has beyond these members is dropped.
-"""
+"""The parts of messages, of tool outputs, and of reasoning. Other members of a part are dropped."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +10,7 @@ from chatapi.wire.messages import Id, PromptCacheBreakpoint
 
 
 class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that their `type` distinguishes."""
+    """The base of objects whose `type` says which one it is."""
 
 
 class InputText(Tagged, frozen=True, tag="input_text"):
@@ -61,7 +58,7 @@ class SummaryText(Tagged, frozen=True, tag="summary_text"):
 
 
 class ReasoningText(Tagged, frozen=True, tag="reasoning_text"):
-    """A piece of a reasoning."""
+    """A piece of reasoning."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about Responses."""
+"""The part of the API's reference (OpenAPI) about Responses."""
 
 from typing import Any, Final
 

@@ -46,8 +46,8 @@ COUNT_NAME: Final = "responses.input_tokens"
 MIN_OUTPUT_TOKENS: Final = 16
 _LOGPROBS: Final = "message.output_text.logprobs"
 _to_json = msgspec.json.encode
-# Parameters of OpenAI's that are refused, with what to send instead: ignoring them would answer another
-# question.
+# OpenAI's parameters that are refused, with the alternative for the client: ignoring them would answer a
+# different question.
 _UNSUPPORTED: Final = {
     "conversation": "send the conversation as input, or previous_response_id",
     "prompt": "send the prompt's text as instructions or input",
@@ -56,7 +56,7 @@ _UNSUPPORTED: Final = {
 
 
 class Resolved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the service adds to a body: the items that it refers to."""
+    """The items that a body refers to; the service adds them to the body."""
 
     previous: list[WholeItem] = []
     """The conversation up to `previous_response_id`."""
@@ -71,7 +71,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     input: str | Items | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS, le=caps.MAX_OUTPUT_TOKENS)] | None = None
-    # It bounds built-in tools only, and none runs here, so it is repeated and has no other effect.
+    # It limits only built-in tools, and none runs here, so the response repeats it and nothing else happens.
     max_tool_calls: Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     temperature: parameters.Temperature | None = None
     top_p: parameters.Probability | None = None
@@ -115,7 +115,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     prompt: Any = None
     context_management: Any = None
 
-    # From here on no parameters: `_of_client` refuses the first, `request_body` sets the others.
+    # The following fields are no parameters: `_of_client` refuses the first, `request_body` sets the others.
     resolved: Resolved | None = None
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         for name, instead in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
-        # An earlier conversation alone is a request: the model goes on.
+        # An earlier conversation alone is a valid request: the model continues it.
         if self.input is None and self.previous_response_id is None:
             allowed = "it is required without previous_response_id"
             raise Violation("input", allowed, "missing_required_parameter")
@@ -158,7 +158,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             if not isinstance(item, AdditionalTools):
                 continue
             tools |= {f"{path}.tools[{index}]": tool for index, tool in enumerate(item.tools)}
-            # Each list was within the bound by itself.
+            # Each list by itself is within the limit.
             if len(tools) > caps.MAX_AGENT_TOOLS:
                 param = f"{path}.tools"
                 allowed = f"expected at most {caps.MAX_AGENT_TOOLS} tools, those of items too"
@@ -172,8 +172,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return {item.id: f"{path}.id" for path, item in items if isinstance(item, ItemReference)}
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
-        # The service adds what is missing, and parses the body again (`stored.resolved_body`).
+        """Return the request of this body. Raises `InvalidRequest`, or `UnresolvedReferences`."""
+        # The service adds the missing items, and parses the body again (`stored.resolved_body`).
         if self.resolved is None and (self.previous_response_id or self.references):
             raise UnresolvedReferences(self.previous_response_id, self.references)
         resolved = self.resolved or Resolved()
@@ -190,10 +190,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         context = self._context(tools.values())
         items = [*resolved.previous, *own_items.values()]
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
-        # The client gets an answer that it can't continue; its object says `store: false`.
+        # Too large to keep: the client can't continue the answer, whose object says `store: false`.
         if len(state) > caps.MAX_STATE_BYTES:
             state = b""
-        # In the background there is no other way to the answer than the state.
+        # Without its state, a response in the background can't be read.
         if self.background and not state:
             message = (
                 "A response in the background is kept with its whole conversation, instructions and tools: "
@@ -212,7 +212,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             ignored=(*self.ignored, *left_out(tools), *dropped),
             is_background=self.background is True,
             state=state,
-            # With what it refers to: the same words behind another answer are another request.
+            # `self` has the items that it refers to: the same input after another answer is another request.
             digest=request_body.digest(NAME, self),
             context=context | {"is_stored": bool(state)},
         )
@@ -229,7 +229,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return items, dropped
 
     def _conversation(self, previous: list[WholeItem], own_items: dict[str, WholeItem]) -> Conversation:
-        # Again for the whole: each part was within the bound by itself.
+        # Checked for the whole, too: each part by itself is within the limit.
         if len(previous) + len(own_items) > caps.MAX_MESSAGES:
             allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
             raise InvalidRequest(f"Invalid value for 'input': {allowed}.", "input")
@@ -244,7 +244,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return conversation
 
     def _text_members(self) -> dict[str, Any]:
-        """Return the members about the answer's text, and about the reasoning before it."""
+        """Return the members about the answer's text and its reasoning."""
         text, reasoning = self.text or TextOptions(), self.reasoning or ReasoningOptions()
         members: dict[str, Any] = {
             "response_format": text.chat_format,
@@ -264,14 +264,14 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
                 "tool_choice": choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
             }
-        # "required" and a named tool promise a call, which nothing could keep.
+        # "required" and a named tool demand a call, which is impossible without tools.
         if choice not in (None, "none", "auto"):
             message = "Invalid value for 'tool_choice': it is only allowed when tools are specified."
             raise InvalidRequest(message, "tool_choice")
         return {}
 
     def _context(self, tools: Iterable[Tool]) -> dict[str, Any]:
-        """Return what the response to a request with these tools needs to know; see `response.Response`."""
+        """Return the context of a request with these tools, which `response.Response` reads."""
         reasoning = self.reasoning or ReasoningOptions()
         context: dict[str, Any] = {"echo": self._echo(), "is_stored": True}
         if names := namespaces(tools):
@@ -283,15 +283,15 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return context
 
     def _echo(self) -> str:
-        """Return the members that the response object repeats, as JSON: it takes a tenth of their memory.
+        """Return the members that the response object repeats, as JSON, which takes a tenth of their memory.
 
-        Large members are sent as their defaults: the object is sent three times in a stream.
+        Large members are replaced by their defaults: a stream has the object three times.
         """
         sent: dict[str, Any] = {
             name: value for name in DEFAULTS if name != "tools" and (value := getattr(self, name)) is not None
         }
         sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
-        # SDKs decode the object by the published types, where these members are required.
+        # SDKs decode the object by the published types, which require these members.
         sent["tools"] = [whole_tool(tool) for tool in self.tools or ()]
         sent["text"] = DEFAULTS["text"] | sent.get("text", {})
         sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})
@@ -301,7 +301,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return _to_json(DEFAULTS | sent).decode()
 
 
-# `Response.object` tells what became of the first three; the others are no members of a response here.
+# `Response.object` writes the first three by itself; the others are no members of a response here.
 _NOT_REPEATED: Final = frozenset(
     {"model", "store", "service_tier", "input", "models", "stream", "stream_options", "include", "moderation"}
     | {"prompt_cache_options", "prompt_cache_retention", "resolved", "extras", "ignored", *_UNSUPPORTED}
@@ -316,19 +316,19 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
 
 
 def parse_resolved(body: bytes, default_model: str | None = None) -> GenerationRequest:
-    """Return the request in a body to which the service has added what it refers to."""
+    """Return the request in a body to which the service has added the items that it refers to."""
     return request_body.read(body, ResponsesRequest, default_model, _add_types).generation_request()
 
 
 def parse_count(
     body: bytes, default_model: str | None = None, *, is_ticket: bool = False
 ) -> GenerationRequest:
-    """Return the request whose input is to be counted; it stores and streams nothing."""
+    """Return the request whose input tokens are counted; it stores and streams nothing."""
     return _counted(request_body.read(body, ResponsesRequest, default_model, _of_client))
 
 
 def parse_resolved_count(body: bytes, default_model: str | None = None) -> GenerationRequest:
-    """Return the request whose input is to be counted, with what it refers to."""
+    """Return the request whose input tokens are counted, with the items that it refers to."""
     return _counted(request_body.read(body, ResponsesRequest, default_model, _add_types))
 
 
@@ -339,17 +339,17 @@ def _counted(sent: ResponsesRequest) -> GenerationRequest:
 
 
 def _of_client(found: dict[str, Any]) -> None:
-    """Refuse what only the service may add: nothing would check whose items these are."""
+    """Prepare a client's body; refuse `resolved`: the owner of its items would not be checked."""
     if "resolved" in found:
         raise InvalidRequest("Invalid value for 'resolved': no client can set it.", "resolved")
     _add_types(found)
 
 
 def _add_types(found: dict[str, Any]) -> None:
-    """Give the items without a type theirs, and refuse those of OpenAI's own tools."""
+    """Add the missing types of items, refuse items of OpenAI's own tools, and unify the choice of a tool."""
     found |= {"tool_choice": plain_choice(found["tool_choice"])} if "tool_choice" in found else {}
     items = found.get("input")
-    # Too long a list is refused by its type later; it must not cost a pass before.
+    # A longer list is refused later by its type, and must not take time here.
     if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
         return
     for index, item in enumerate(items):

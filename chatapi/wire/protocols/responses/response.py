@@ -1,8 +1,8 @@
-"""A response in the making: the object, and the events of its stream (OpenAI's API reference, "Responses").
+"""A growing response: the object, and the events of its stream (OpenAI's API reference, "Responses").
 
 A stream is `response.created`, `response.in_progress`, the events of each item of the output, and one
-terminal event with the whole object. There is no `[DONE]`. One item is open at a time: what an upstream says
-of others meanwhile is held back until the open one is whole.
+terminal event with the whole object. There is no `[DONE]`. One item is open at a time: content of others is
+held back until the open one is whole.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from chatapi.wire.protocols.responses.output import (
 )
 
 ID_PREFIX: Final = "resp_"
-# The members of a response object that repeat the request, as they are if nothing was sent.
+# The members of a response object that repeat the request, with the values for a request without them.
 DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
     "instructions": None,
@@ -61,8 +61,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "user": None,
 }
 _NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
-# Calls and parts of an output that are sent as they come. What would begin another one is held back and
-# joined, because the last event repeats them all.
+# The most calls and parts of an output that are sent as they come. Content that would begin another one is
+# held back and joined, because the last event repeats them all.
 MAX_PARTS: Final = 1_024
 # The kinds of parts that a delta may belong to.
 _PARTS: Final[dict[type[AnyDelta], tuple[PartKind, ...]]] = {
@@ -80,7 +80,7 @@ _default_echo = _to_json(DEFAULTS)
 
 
 class Response:
-    """A response in the making: deltas in, events out."""
+    """A growing response: deltas in, events out."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -101,7 +101,7 @@ class Response:
         self._ended_calls: set[int] = set()
 
     def add(self, delta: AnyDelta) -> Iterator[Event]:
-        """Add one delta, and yield the events that it brings; all of them must be taken."""
+        """Add one delta, and yield its events; the caller must take all of them."""
         match delta:
             case Started():
                 yield from self._start(delta)
@@ -119,12 +119,13 @@ class Response:
                 yield from self._content(delta)
 
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
-        """Yield the end of a response that broke off.
+        """Yield the end of a broken response.
 
-        Items that had ended stay completed. Of those that were held back until now, a call is completed if
-        its arguments are a JSON object and another item follows it; all others are incomplete.
+        Items that have ended stay completed. Of the items that were held back until now, a call is completed
+        if its arguments are a JSON object and another item follows it; all others are incomplete.
 
-        `is_end`: not only of this stream. What was held back comes first then, because it is charged.
+        `is_end`: the generation has ended, not only this stream. Then held-back content is sent first,
+        because it is charged.
         """
         self.failure, self.status = failure, "failed"
         if is_end:
@@ -142,7 +143,7 @@ class Response:
         yield "response.failed", self._snapshot()
 
     def expect(self, context: dict[str, Any]) -> None:
-        """Set what the response repeats of its request."""
+        """Set the parts of its request that the response repeats."""
         self._context = context
         self._echo = context.get("echo", "").encode() or _default_echo
 
@@ -173,7 +174,7 @@ class Response:
 
     @property
     def _completed_at(self) -> int | None:
-        """The time of its completion; not before its creation, though these are times of two clocks."""
+        """The time of its completion, not before its creation: the two times come from different clocks."""
         if self.usage is None or self.usage.completed_at is None or self.status != "completed":
             return None
         return max(self.usage.completed_at, self.answer.created)
@@ -196,7 +197,7 @@ class Response:
         yield "response.in_progress", self._snapshot()
 
     def _finish(self, delta: Finished) -> Iterator[Event]:
-        """End the output. If the response is cut, so are its last item and each call that is not whole."""
+        """End the output. In a cut response, the last item and each call that is not whole are incomplete."""
         self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
         self._is_cut = self._incomplete_reason is not None or delta.is_cancelled
         yield from self._release()
@@ -210,14 +211,14 @@ class Response:
             self.status = "incomplete" if self._is_cut else "completed"
 
     def _release(self) -> Iterator[Event]:
-        """Yield the events of what was held back."""
+        """Yield the events of the held-back content."""
         for delta in self._held.take():
             yield from self._content(delta)
 
     # ---- content
 
     def _must_wait(self, delta: Content) -> bool:
-        """Return whether the delta would begin another part while the open call may go on, or too many."""
+        """Return whether the delta would begin another part while a call is incomplete, or one too many."""
         if not isinstance(delta, _CONTENT) or self._continues(delta):
             return False
         if self._held or self._parts_count >= MAX_PARTS:
@@ -292,7 +293,7 @@ class Response:
     # ---- items and parts
 
     def _spoken(self, item_type: Literal["message", "reasoning"], kind: PartKind) -> Iterator[Event]:
-        """Make an item of that type and a part of that kind the open ones."""
+        """Yield the events after which an item of that type and a part of that kind are open."""
         if not isinstance(self._open, Spoken) or self._open.type != item_type:
             yield from self._end_item("completed")
             yield from self._begin(Spoken(self._item_id(ID_PREFIXES[item_type]), len(self._items), item_type))
@@ -319,7 +320,7 @@ class Response:
             self._ended_calls.add(self._open.call_index)
             is_whole = self._open.is_whole
             if self._is_cut and self._open.is_json and not is_whole:
-                status = "incomplete"  # also if what was held back follows
+                status = "incomplete"  # also if held-back content follows
         if self.failure is None or is_whole:
             yield from self._open.end(status)
         else:
@@ -327,7 +328,7 @@ class Response:
         self._open = None
 
     def _item_id(self, prefix: str) -> str:
-        """Return the id of the next item, which leads back to the response."""
+        """Return the id of the next item; it has the response's id inside (`stored.response_of`)."""
         return f"{prefix}_{self.answer.id}{len(self._items):02x}"
 
 
@@ -346,7 +347,9 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class _Held:
-    """Deltas in the order of their items. Those of one item are joined: its last event has them all."""
+    """Held-back deltas, grouped by kind and by call, in the order in which the groups began. Each group is
+    joined, because an item's last event repeats all of it.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[tuple[type[Content], int], list[Any]] = {}
@@ -359,6 +362,6 @@ class _Held:
         self._groups.setdefault(group, []).append(delta)
 
     def take(self) -> list[Content]:
-        """Return what is held, item by item, and hold nothing any more."""
+        """Return the deltas, joined by group, and forget them."""
         groups, self._groups = self._groups, {}
         return [delta for first, *following in groups.values() for delta in first.joined(following)]

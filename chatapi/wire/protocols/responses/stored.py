@@ -1,7 +1,6 @@
-"""What is kept of a response for later requests, and the objects that tell of it.
+"""Stored responses: their state for later requests, and the objects and queries of their routes.
 
-Code outside this folder reads, continues and deletes responses with the functions here, which also read the
-queries of its routes.
+Code outside this folder reads, continues and deletes responses only with these functions.
 """
 
 import re
@@ -23,7 +22,7 @@ __all__ = ["CONTINUED_PARAM", "ENDPOINT", "ITEMS_PARAM", "Folder", "PageQuery", 
 __all__ += ["conversation", "deleted", "events", "input_page", "output_items", "page_query", "queued"]
 __all__ += ["read_state", "resolved_body", "response_of", "starting_after", "wants_stream"]
 
-# As a generation's row names the protocol.
+# The name of the protocol in a generation's row.
 ENDPOINT: Final = NAME
 # The parameter that names the response that a request continues.
 CONTINUED_PARAM: Final = "previous_response_id"
@@ -41,7 +40,7 @@ _MAX_PAGE_ITEMS: Final = 100
 Query = Callable[[str], str | None]
 
 _to_json = msgspec.json.Encoder().encode
-# Of items and parts: what requests may leave out, and SDKs need in order to know the type.
+# Members of items and parts that a request may leave out, and by which SDKs recognize the type.
 _REQUIRED: Final[dict[str, dict[str, Any]]] = {
     "output_text": {"annotations": [], "logprobs": []},
     "input_image": {"detail": "auto"},
@@ -64,12 +63,12 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def is_background(self) -> bool:
-        """Whether the client did not wait for the response."""
+        """Whether the response was created in the background."""
         return "is_background" in self.context
 
 
 class PageQuery(NamedTuple):
-    """Which of the conversation's items a client asks for."""
+    """The page of the conversation's items that a client asks for."""
 
     limit: int
     is_descending: bool
@@ -95,7 +94,7 @@ def wants_stream(query: Query) -> bool:
 
 
 def starting_after(query: Query) -> int:
-    """Return the number of the event behind which a stream begins; -1: it has all events.
+    """Return the number of the event after which a stream begins; -1: it has all events.
 
     Raises `InvalidRequest`.
     """
@@ -123,16 +122,16 @@ def accepted(answer: Answer, state: bytes) -> bytes:
 
 
 def queued(answer: Answer, state: State) -> Folder:
-    """Return the response before its first delta."""
+    """Return a queued response, which has no deltas yet."""
     folder = Folder(answer)
     folder.response.expect(state.context)
     return folder
 
 
 def events(answer: Answer, state: State, after: int) -> Encoder:
-    """Return the encoder of the events behind the one with the number `after`; -1: of all events."""
+    """Return the encoder of the events after number `after`; -1: of all events."""
     encoder = Encoder(answer, after)
-    # A response that failed before it began has no other source of what its last event repeats.
+    # If the response failed before it began, only the state has the context that its last event repeats.
     encoder.response.expect(state.context)
     return encoder
 
@@ -148,7 +147,7 @@ def response_of(item_id: str) -> UUID | None:
 def conversation(state: State, folder: Folder) -> bytes:
     """Return all items up to the end of that response, as JSON."""
     items, output = bytes(state.items), _to_json(_sent_back(folder))
-    # Either may be empty: a request may have instructions alone, and an answer nothing whole.
+    # Either may be empty: a request may have only instructions, and an answer no item that has ended.
     if b"[]" in (items, output):
         return items if output == b"[]" else output
     return items[:-1] + b"," + output[1:]
@@ -160,7 +159,9 @@ def output_items(folder: Folder) -> dict[str, bytes]:
 
 
 def _sent_back(folder: Folder) -> list[dict[str, Any]]:
-    """Return the output without what no request reads, which would count as values of the next body."""
+    """Return the output without log probabilities and annotations: no request reads them, and they would
+    count as values of the next body (`MAX_VALUES`).
+    """
     items = folder.response.output
     for item in items:
         for part in item.get("content", ()):
@@ -174,7 +175,7 @@ def resolved_body(
 ) -> list[bytes]:
     """Return a request's body with the items that it refers to (`request.Resolved`).
 
-    The body is a JSON object that is not empty, which the parser has seen.
+    The parser has already checked that the body is a JSON object that is not empty.
     """
     members = b",".join(_to_json(id_) + b":" + item for id_, item in items)
     resolved = b'{"resolved":{"previous":' + (previous or b"[]") + b',"items":{' + members + b"}},"
@@ -191,7 +192,7 @@ def input_page(answer_id: str, state: State, query: PageQuery) -> bytes:
     numbers = range(len(items))[:: -1 if query.is_descending else 1]
     places: dict[str, int] = {}
     for number, head in enumerate(msgspec.json.decode(state.items, type=list[_Head])):
-        # An id that comes again, as of an item that is referred to, would lead to the same page for ever.
+        # A repeated id, as of an item that is referred to, would lead to the same page again and again.
         own_id = None if head.id in places else head.id
         places[own_id or _item_id(answer_id, number, head.type)] = number
     if query.after:
@@ -211,7 +212,7 @@ class _Head(msgspec.Struct):
 
 
 def _item_id(answer_id: str, number: int, kind: str) -> str:
-    """Return the id of an item that came without one, or with that of another item."""
+    """Return the id for an item that came without one, or with the id of another item."""
     return f"{ID_PREFIXES[kind]}_{answer_id}i{number:x}"
 
 
@@ -231,13 +232,13 @@ def _said(role: str, content: str | list[dict[str, Any]]) -> list[dict[str, Any]
     """Return a message's parts."""
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
     if role == "assistant":
-        # Some clients send back what the model has said as if it were input.
+        # Some clients send back the model's text as input text.
         parts = [part | {"type": part["type"].replace("input_text", "output_text")} for part in parts]
     return [_complete(part) for part in parts]
 
 
 def _complete(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an item or a part with what the published types require of it."""
+    """Return an item or a part with the members that the published types require."""
     return value | {
         name: default for name, default in _REQUIRED.get(value["type"], {}).items() if name not in value
     }

@@ -1,7 +1,7 @@
 """The tools of a request, and their translation to those of chat completions.
 
-A tool of Responses is flat, where one of chat completions nests its definition, and it may be in a namespace,
-which chat completions do not know: there, the namespace is a part of the tool's name.
+A tool of Responses is flat; one of chat completions nests its definition. It may be in a namespace; in chat
+completions, which have none, the namespace becomes a part of the tool's name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ SEPARATOR: Final = "__"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The base of tools and of choices of a tool: their `type` says which one it is."""
+    """The base of tools and of choices of a tool, whose `type` says which one it is."""
 
 
 class FlatFunction(_Tagged, frozen=True, tag="function"):
@@ -63,7 +63,7 @@ class FlatCustomTool(_Tagged, frozen=True, tag="custom"):
 
 
 class Namespace(_Tagged, frozen=True, tag="namespace"):
-    """Tools that have a name in common."""
+    """Tools with a common prefix of their names."""
 
     name: ToolName
     tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
@@ -88,7 +88,7 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
 
 
 class WebSearch(_Tagged, frozen=True, tag="web_search"):
-    """OpenAI's search. It is left out instead of refused, because coding agents offer it in every request."""
+    """OpenAI's web search. It is ignored, not refused, because coding agents send it with every request."""
 
 
 class WebSearchPreview(_Tagged, frozen=True, tag="web_search_preview"):
@@ -142,13 +142,13 @@ class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_AGENT_TOOLS)]
 
 
-# Choices that Cursor and others send as an object with this `type`, and OpenAI's reference has as a word.
+# Choices that are words in OpenAI's reference, and that Cursor and others send as an object with `type`.
 _WORDS: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 ToolChoice = Literal["none", "auto", "required"] | ToolByName | FlatAllowedTools
 
 
 def plain_choice(choice: object) -> object:
-    """Return a choice in the form of OpenAI's reference, if it has one that only some clients send."""
+    """Return the choice in the form of OpenAI's reference; some clients send other forms."""
     match choice:
         case {"type": "tool", **others}:
             return {"type": "function", **others}
@@ -164,7 +164,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def chat_tools(tools: Mapping[str, Tool]) -> list[chat.Tool]:
-    """Return the tools, which are given by their paths, as chat completions have them.
+    """Return the tools as chat completions have them. `tools`: by their paths in the request.
 
     Raises `InvalidRequest`.
     """
@@ -185,7 +185,7 @@ def chat_tools(tools: Mapping[str, Tool]) -> list[chat.Tool]:
 
 
 def whole_tool(tool: Tool) -> dict[str, Any]:
-    """Return a tool with all members that the published types require."""
+    """Return a tool with all members that the published types require, for the response object."""
     sent: dict[str, Any] = msgspec.to_builtins(tool)
     match tool:
         case Namespace():
@@ -214,7 +214,7 @@ def namespaces(tools: Iterable[Tool]) -> dict[str, tuple[str, str]]:
 
 
 def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
-    """Return the choice as chat completions have it. Raises `InvalidRequest` for a tool that is not there."""
+    """Return the choice as chat completions have it. Raises `InvalidRequest` for an unknown tool."""
     if isinstance(choice, str):
         return choice
     known = {tool.choice for tool in tools}

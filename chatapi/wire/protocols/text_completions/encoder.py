@@ -1,8 +1,8 @@
 """Text completions: OpenAI's `text_completion` objects (OpenAI's API reference, "Completions").
 
 A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason.
-There is only text here: no role, no tool calls, no reasoning (the package's README says what becomes of
-them). The dialect's style decides how a stream ends.
+Chunks have only text: no role, no tool calls, no reasoning (wire/README.md says what becomes of them). The
+dialect's style decides how a stream ends.
 """
 
 from collections import defaultdict
@@ -33,15 +33,15 @@ _CHARACTER_TOKENS = 8
 
 
 class LogprobLists:
-    """Log probabilities as the JSON of the four lists that text completions have: decoded, they would take
-    ten times the memory.
+    """Log probabilities as JSON, in the four lists of text completions: decoded, they would take ten times
+    the memory.
     """
 
     def __init__(self) -> None:
         self._lists: defaultdict[str, bytearray] = defaultdict(bytearray)
 
     def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
-        """Add those of a piece of the choice; see `completion.Logprobs`."""
+        """Add the log probabilities of a piece of the choice; see `completion.Logprobs`."""
         if logprobs:
             for name, values in _legacy_logprobs(text, logprobs, start).items():
                 self._lists[name] += to_json(values)[1:-1] + b","
@@ -57,7 +57,7 @@ class LogprobLists:
 
 
 class TextEncoder(ChatEncoder):
-    """One text completion. Bitseek's documents have none: there its ids, ends and failures are those of
+    """One text completion. Bitseek's documents have none: in its dialect, ids, ends and failures are those of
     chats.
     """
 
@@ -75,7 +75,7 @@ class TextEncoder(ChatEncoder):
     def __init__(self, answer: Answer, style: Style = OPENAI) -> None:
         super().__init__(answer, style)
         self._text_lengths = [0] * answer.choices_count
-        # What a choice without a token has as its `logprobs`.
+        # The `logprobs` of a piece or of a choice without a token.
         self._no_logprobs = b"null"
 
     def _started(self, delta: Started) -> bytes:
@@ -88,12 +88,12 @@ class TextEncoder(ChatEncoder):
         return super().body(completion)
 
     def _read_context(self, context: Mapping[str, Any]) -> None:
-        # The llama server's document: a client that asks for log probabilities gets the lists in each chunk.
+        # The llama server's document: if log probabilities are requested, each chunk has the lists.
         if "logprobs" in context:
             self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
 
     def _announcement(self, index: int) -> bytes:
-        """Return nothing if there is one choice only: there is no role to tell."""
+        """Return a choice's first chunk; without a role, a single choice needs none."""
         return self._empty_piece(index, self._tail) if self.answer.choices_count > 1 else b""
 
     def _text(self, delta: Text | Refusal) -> bytes:
@@ -133,7 +133,7 @@ class TextEncoder(ChatEncoder):
 
 
 def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
-    """Return the tokens of a text that begins at character `start` of its choice, as four lists of one
+    """Return the tokens of a text that begins at character `start` of its choice, as four lists of equal
     length.
     """
     return {
@@ -145,17 +145,15 @@ def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> d
 
 
 def _is_unknown(token: TokenLogprob) -> bool:
-    """Return whether the token has no probability: the first one of an echoed prompt, as nothing is before
-    it.
-    """
+    """Return whether the token has no probability: it is the first one of an echoed prompt."""
     return token.logprob == UNKNOWN_LOGPROB and not token.top_logprobs
 
 
 def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
     r"""Yield where in the text each token begins, in characters.
 
-    Tokens may be parts of a character, shown as U+FFFD or `bytes:\xf0`: they are where their character
-    is, and the next one that is text again is looked for from there.
+    Tokens may be parts of a character, shown as U+FFFD or `bytes:\xf0`. They have the place of their
+    character, and the search for the next token that is text begins there.
     """
     position = 0
     for token in tokens:
@@ -166,7 +164,7 @@ def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
 
 
 def _alternatives(token: TokenLogprob) -> dict[str, float]:
-    """Return the alternatives by text; of those that look the same (parts of characters do) the likeliest,
+    """Return the alternatives by text. Of those with equal texts (parts of characters), return the likeliest,
     which comes first.
     """
     alternatives: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What the API's reference (OpenAPI) says about text completions."""
+"""The part of the API's reference (OpenAPI) about text completions."""
 
 from typing import Final
 

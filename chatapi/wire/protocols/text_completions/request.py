@@ -17,7 +17,7 @@ MAX_TOKENS_DEFAULT: Final = 16
 class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     """The body of `POST /v1/completions`.
 
-    `logprobs` also takes a boolean, as the llama dialect documents it; true is 1.
+    `logprobs` may also be a boolean, as the llama dialect documents it; true is 1.
     """
 
     prompt: str | Prompts
@@ -41,7 +41,7 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
             raise Violation("best_of", "it may not be more than n when stream is true")
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for. No limit is 16 tokens."""
+        """Return the request of this body. The default of `max_tokens` is 16."""
         logprobs = None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
         members = self.members(NAME, is_ticket=is_ticket) | {
             "prompt": Texts(self.prompt, self.echo, self.suffix),
