@@ -79,8 +79,8 @@ class Sealed(msgspec.Struct, frozen=True):
 
     deltas: list[AnyDelta]
     is_whole: bool
-    """False when its beginning is missing: nothing was published, the server has lost it, or another version
-    has written it.
+    """False if its beginning is missing: nothing was published, the server has lost it, or another version
+    wrote it.
     """
 
 

@@ -34,11 +34,11 @@ class Cancellation(Enum):
     """Why a generation is to stop."""
 
     CLIENT_LEFT = b"left"
-    """The client has left; a deployment may let the generation run on."""
+    """The client has left; the deployment's rule may let the generation run on."""
     ASKED = b"asked"
     """The client asked for it: the stream gets a normal end with the usage."""
     STOPPED = b"stopped"
-    """An operator stops it: the stream must not look like the whole answer."""
+    """An operator stops it: the stream must not look like a complete answer."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Cancellation":
@@ -49,12 +49,12 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     """The data that the web process passes to the worker, beside the generation's id."""
 
     inbox: str
-    """Where the answer goes; empty for the log alone."""
+    """The inbox that gets the deltas; empty: only the log gets them."""
     request: bytes
     runs_on: bool = False
-    """The generation is finished even if its client leaves: a client will come back for the answer."""
+    """The generation runs to its end even if the client leaves: the client will fetch the answer later."""
     is_not_kept: object = None
-    """True: there was no room for the request's state. Other values, of earlier releases, mean nothing."""
+    """True if there was no room for the request's state. Other values, of earlier releases, are ignored."""
     trace_headers: dict[str, str] = {}
     """The headers of the request's span (`chatapi/tracing/`)."""
 
@@ -65,6 +65,6 @@ class KeptRequest(NamedTuple):
     generation_id: UUID
     job: Job
     state: bytes = b""
-    """What later requests may refer to; it expires with the generation's log."""
+    """The data that later requests may refer to; it expires with the generation's log."""
     stores_response: bool = False
     """The response is stored in the database after its end, if it has a state."""

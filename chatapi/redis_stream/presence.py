@@ -51,7 +51,7 @@ class RedisPresence:
     TTL_MS = 3_000
     RETRY_S = 0.2
     LOOK_S = 0.25
-    """How soon the thread notices that it is to stop."""
+    """How soon the thread notices that it should stop."""
 
     def __init__(
         self,

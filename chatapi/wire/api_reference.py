@@ -27,7 +27,7 @@ class Route:
     description: str
     answers: Mapping[int, Schema]
     errors: Sequence[int] = ()
-    """The statuses of errors besides those that every route has."""
+    """The statuses of errors beside those that every route has."""
     parameters: Sequence[Schema] = ()
     body: Schema | None = None
     chooses_dialect: bool = False

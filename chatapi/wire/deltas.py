@@ -77,8 +77,8 @@ class Started(Delta, tag=1, frozen=True):
     system_fingerprint: str | None = None
     service_tier: ServiceTier | None = None
     context: dict[str, Any] = {}
-    """What the answer repeats of the request (`GenerationRequest.context`). It is in the log, because a web
-    process that resumes the stream never sees the request.
+    """The parts of the request that the answer repeats (`GenerationRequest.context`). They are in the log,
+    because a web process that resumes the stream never sees the request.
     """
     prompt_tokens: int | None = None
     """Our estimate of the prompt, for protocols that begin with it; `Usage` has what is charged."""
@@ -125,7 +125,7 @@ class Reasoning(Delta, tag=3, frozen=True):
     text: str
     index: int = 0
     signature: str = ""
-    """Anthropic's, of the text since the last one: it ends a block of thinking."""
+    """Anthropic's signature of the reasoning since the last one; it ends a block of thinking."""
     redacted: str = ""
     """A block that Anthropic has encrypted."""
 
@@ -185,7 +185,7 @@ class ToolCall(Delta, tag=5, frozen=True):
     index: int = 0
     kind: ToolKind = "function"
     extra_content: dict[str, Any] | None = None
-    """What Gemini wants back with the call: a signature of its thoughts."""
+    """Data that Gemini wants back with the call: a signature of its reasoning."""
 
     @property
     def counted_text(self) -> str:
@@ -255,7 +255,7 @@ class Vector(Delta, tag=11, frozen=True):
     """The embedding of input `index`."""
 
     values: bytes
-    """32-bit floats, the least significant byte first: a fifth of the memory of Python's floats."""
+    """32-bit floats, the least significant byte first: an eighth of the memory of Python's floats."""
     index: int = 0
 
     @property
@@ -273,7 +273,7 @@ class Finished(Delta, tag=6, frozen=True):
     finish_reason: FinishReason
     index: int = 0
     is_cancelled: bool = False
-    """The client has cancelled the generation before this choice's end."""
+    """The client cancelled the generation before this choice's end."""
     stop_sequence: str | None = None
     """Which of the request's stop sequences ended it, where the upstream says so."""
     is_window_full: bool = False
@@ -291,12 +291,13 @@ class Usage(Delta, tag=7, frozen=True):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     is_added: bool = False
-    """The sum of what an upstream sent for each choice. Between engine and books only."""
+    """The engine has added up usages that the upstream sent for each choice. Not published."""
     cache_write_tokens: int | None = None
-    """Tokens of the prompt that were written to the cache, for either time. Cached tokens are not among them.
+    """Tokens of the prompt that were written to the cache, for 5 minutes or an hour; `cached_tokens` excludes
+    them.
     """
     cache_write_1h_tokens: int | None = None
-    """The part of the written tokens that the cache keeps for an hour, and not for 5 minutes."""
+    """The part of the written tokens that the cache keeps for an hour."""
     completed_at: int | None = None
     """When the row was settled, in Unix seconds. The log has it, so that each replay has the same time."""
 

@@ -29,10 +29,10 @@ class GenerationRequest(
 
     model: parameters.ModelName
     models: parameters.Fallbacks | None = None
-    """Other models that may answer; None: those that the project has chosen."""
+    """Other models that may answer; None: those of the project."""
     stream: bool = False
     include_usage: bool = False
-    """The client asks for its usage in the stream."""
+    """Whether the client asks for its usage in the stream."""
     max_tokens: Annotated[int, Meta(ge=0, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     n: parameters.ChoicesCount | None = None
     temperature: parameters.Temperature | None = None
@@ -42,7 +42,7 @@ class GenerationRequest(
     logit_bias: parameters.LogitBias | None = None
     seed: parameters.Seed | None = None
     stop: str | list[str] | None = None
-    """How many there may be depends on the protocol."""
+    """The protocol limits their number."""
     user: parameters.User | None = None
     prompt: Prompt
     max_completion_tokens: parameters.OutputTokens | None = None
@@ -55,7 +55,7 @@ class GenerationRequest(
     tool_choice: parameters.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     tool_cache_marks: dict[str, CacheControl] = {}
-    """By the name of the tool, for deployments of Anthropic's."""
+    """By the name of the tool, for Anthropic upstreams."""
     functions: msgspec.Raw = msgspec.Raw()
     """`parameters.Functions`, or nothing, as JSON."""
     function_call: parameters.FunctionCallChoice | None = None
@@ -76,27 +76,27 @@ class GenerationRequest(
     prompt_cache_retention: parameters.PromptCacheRetention | None = None
 
     extras: dict[str, Any] = {}
-    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for
-    them, never acted on.
+    """Engine parameters (`ENGINE_PARAMETERS`) as the client sent them, for deployments that ask for them.
+    This service does not act on them.
     """
     ignored: tuple[str, ...] = ()
     """Names of the parameters that no deployment can receive."""
     idle_parameters: tuple[str, ...] = ()
-    """Names of the parameters that mean nothing because the client asked for no stream."""
+    """Names of the parameters that have no effect without a stream, if there is none."""
     media_param: str | None = None
-    """The client's name for the first remote picture, where that is not its path in `messages`."""
+    """The client's name for the first remote picture, if it differs from the path in `messages`."""
     digest: str
-    """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
+    """Equal for equal requests (`request_body.digest`)."""
     is_background: bool = False
-    """The client does not wait for the answer: it fetches it later."""
+    """The client does not wait for the answer, but fetches it later."""
     state: bytes = b""
-    """What later requests may refer to. It is kept beside the generation's log, and is in no job."""
+    """The data that later requests may refer to. It is kept beside the generation's log, and in no job."""
     context: dict[str, Any] = {}
-    """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
+    """The parts of the request that the answer repeats; the first delta brings them (`Started.context`)."""
     announces_prompt_tokens: bool = False
     """The answer begins with an estimate of the prompt's tokens (`Started.prompt_tokens`)."""
     is_effort_estimated: bool = False
-    """`reasoning_effort` was made of a budget for thinking; the client named none."""
+    """`reasoning_effort` was derived from a budget for thinking; the client sent no effort."""
 
     @property
     def end_user(self) -> str | None:

@@ -61,9 +61,9 @@ class UnresolvedReferences(Exception):
     def __init__(self, previous: str | None, items: dict[str, str]) -> None:
         super().__init__()
         self.previous = previous
-        """The id of the answer that the conversation goes on from."""
+        """The id of the answer that the request continues."""
         self.items = items
-        """The paths in this request of the ids of items of earlier answers, by id."""
+        """For each referenced item of an earlier answer: its id, and the path of that id in the request."""
 
 
 class Violation(ValueError):

@@ -72,7 +72,7 @@ class TextPart(_Part, frozen=True, tag="text"):
     text: str
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
     cache_control: CacheControl | None = None
-    """For deployments that take it, as in the other parts and messages that have it."""
+    """Only for deployments that ask for it; the same in other parts and in messages."""
 
 
 class RefusalPart(_Part, frozen=True, tag="refusal"):
@@ -176,7 +176,7 @@ class FunctionCall(_Part, frozen=True, tag="function"):
     id: Id
     function: CalledFunction
     extra_content: Any = None
-    """What the upstream wants back with the call (`openai_request.EXTRA_CONTENT`); only a dict counts."""
+    """Data that the upstream wants back with the call (`openai_request.EXTRA_CONTENT`), if it is a dict."""
 
 
 class CustomCall(_Part, frozen=True, tag="custom"):
@@ -252,7 +252,7 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     function_call: CalledFunction | None = None
     audio: AudioId | None = None
     reasoning_content: str | None = None
-    """What the model thought, for deployments that take it back (`openai_request.REASONING`)."""
+    """Earlier reasoning, for deployments that ask for it (`openai_request.REASONING`)."""
     thoughts: Annotated[list[Thought], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
     """The same from Anthropic's Messages, block by block."""
     cache_control: CacheControl | None = None

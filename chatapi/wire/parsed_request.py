@@ -23,9 +23,9 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     sampled_count: int
     max_output_tokens: int | None
     prompts_count: int
-    """Prompts that may each fill the model's context window."""
+    """The number of prompts, each of which may fill the model's context window."""
     prompt_bytes: int | None
-    """Upper bound of the prompts' tokens; None for what can't be measured, media and web pages."""
+    """Upper bound of the prompts' tokens; None if there are media or web pages, which can't be measured."""
     remote_media_param: str | None
     """The client's name for the first picture that the upstream would have to fetch."""
     idle_parameters: tuple[str, ...]
@@ -33,17 +33,17 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     extras: tuple[str, ...]
     """Names of the engine parameters that were sent."""
     digest: str
-    """Two requests with the same digest ask for the same."""
+    """Equal for equal requests (`request_body.digest`)."""
     answer_bytes: int = 0
-    """About how much of the answer is collected before it is sent; 0 for a few KB."""
+    """The approximate size of the part of the answer that is collected before it is sent; 0 for a few KB."""
     prompt_tokens: int | None = None
-    """An estimate, if the request asks for nothing else."""
+    """An estimate, for requests that only ask for it (`Protocol.counts_tokens`)."""
     is_background: bool = False
     """The client does not wait for the answer."""
     end_user: str | None = None
-    """The caller's own name for the person who asks."""
+    """The client's name for its end user."""
     metadata: dict[str, str] | None = None
-    """The caller's own pairs, at most 16."""
+    """The client's own pairs, at most 16."""
     is_flex: bool = False
     """Other requests come first (`service_tier: "flex"`)."""
     models: tuple[str, ...] | None = None

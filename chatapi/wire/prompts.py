@@ -40,13 +40,13 @@ class PromptKind(Protocol):
     __struct_encode_fields__: ClassVar[tuple[str, ...]]
     """The names of its parameters (msgspec's)."""
     openai_path: ClassVar[str]
-    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
+    """The path in OpenAI's API, below an upstream's base URL."""
     operation: ClassVar[str]
     """OpenTelemetry's `gen_ai.operation.name`."""
     param: ClassVar[str]
     """The name of the parameter, for errors."""
     are_read_apart: ClassVar[bool]
-    """The model reads each text by itself, so that their tokens are counted one by one."""
+    """Whether the model reads each text by itself, so that its tokens are counted by themselves."""
 
     @property
     def count(self) -> int:

@@ -16,7 +16,7 @@ import msgspec
 MAX_EVENT_BYTES = 2 << 20
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
-"""A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
+"""A keep-alive: a comment, because a named or an empty event makes SDKs raise a JSON error."""
 # A keep-alive for streams with ids. It has no blank line: once OpenAI's SDKs have seen an id, they take a
 # blank line for an empty event.
 PING_LINE = b": ping\n"

@@ -19,7 +19,7 @@ class Answer:
     """The values that all parts of one answer share."""
 
     id: str
-    """32 hex digits: each dialect writes its own form of it."""
+    """32 hex digits; each dialect writes them in its own form."""
     created: int
     """Unix seconds."""
     model: str
@@ -113,22 +113,22 @@ class Dialect:
 
     name: str
     public_id: Callable[[str], str]
-    """Makes the id that clients see of a generation's 32 hex digits."""
+    """Returns the id that clients see, from a generation's 32 hex digits."""
     encoder: Callable[[Answer], Encoder] | None
-    """None: no answer can be streamed."""
+    """None if no answer can be streamed."""
     folder: Callable[[Answer], Folder]
     envelope: Envelope
     accepted: Callable[[Answer, bytes], bytes] | None = None
-    """Writes the answer, of status 200, to a request in the background with this state; None: a 202."""
+    """Writes the answer, with status 200, to a request in the background from its state; None: a 202."""
     keep_alive: bytes = PING
     keep_alive_with_ids: bytes = PING_LINE
-    """Behind the first frame with an SSE id."""
+    """For streams with SSE ids, after the first id."""
     requires_model: bool = True
     """Whether a request must name its model."""
     refuses_idle_parameters: bool = False
     """Whether parameters that only affect streams are refused if no stream is requested, or ignored."""
     ignored_parameters: frozenset[str] = frozenset()
-    """Names of parameters that its document says are ignored: no value of them is wrong."""
+    """Names of parameters that its document says are ignored: any value of them is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class Operation:
     request: type[msgspec.Struct]
     """The struct of the body; its fields are the parameters."""
     example: Mapping[str, typing.Any]
-    """A body; the reference adds the model `sandbox` to one that names none."""
+    """An example of the body; the reference adds the model `sandbox` if it names none."""
     answer: str
     """The name of the answer's schema."""
     event: str | None
@@ -156,7 +156,7 @@ class Operation:
     `{"$ref": "#/components/schemas/<name>"}`.
     """
     rules: Mapping[str, Mapping[str, typing.Any]] = field(default_factory=dict)
-    """What the schemas of the body's structs have beside their types, by the struct's name."""
+    """Rules that are added to the schemas of the body's structs, by the struct's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,20 +164,20 @@ class Protocol:
     """A family of clients: the requests that they send, and the dialects of their answers."""
 
     name: str
-    """As a generation's row names it (`endpoint`); of a protocol with its own envelope also the first
-    segment of its paths behind `/v1/`.
+    """The `endpoint` of a generation's row. If the protocol has its own envelope, the part before the first
+    dot is also the first segment of its paths after `/v1/`.
     """
     parse: Parser
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
-    """What the ids that clients see begin with."""
+    """The prefixes of the ids that clients see."""
     counts_tokens: bool = False
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
-    """Makes a request of a body to which the service has added the earlier answers that it refers to."""
+    """Parses a body to which the service has added the earlier answers that it refers to."""
     ticket: Callable[[str, int, str], bytes] | None = None
-    """Writes the object of a ticket for a stream (`Kind.is_ticket`) from its secret, the Unix seconds of its
-    end and the path in front of `/v1`; None: it has no tickets.
+    """Writes the object of a ticket for a stream (`Kind.is_ticket`) from its secret, its expiry in Unix
+    seconds and the path before `/v1`; None if the protocol has no tickets.
     """
     operations: tuple[Operation, ...] = ()
     routes: tuple[Route, ...] = ()
@@ -185,21 +185,21 @@ class Protocol:
     media_type: str = "application/json"
     """The media type of its requests' bodies."""
     answer_media_type: str = "application/json"
-    """The media type of its whole answers. Errors are what its envelope writes."""
+    """The media type of its whole answers. The envelope sets that of errors."""
     model_kind: str
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
     client_headers: tuple[str, ...] = ()
-    """The names, in lower case, of the request headers that only its clients send: they choose the protocol
+    """The names, in lower case, of the request headers that only its clients send: they select the protocol
     on routes that all protocols share.
     """
     key_headers: Mapping[str, str] = field(default_factory=lambda: USUAL_KEY_HEADERS)
-    """The names of the request headers that may hold the API key, each with the scheme in front of the key,
-    or with an empty text if the value is the key. One that no other protocol has is in `client_headers`, too.
+    """The names of the request headers that may hold the API key, each with the scheme before the key, which
+    is empty if the value is the key. A header of this protocol alone is in `client_headers`, too.
     """
     limit_headers: LimitHeaders = no_limit_headers
-    """Makes the headers about a rate limit that the protocol has beside OpenAI's `x-ratelimit-*`."""
+    """Returns the protocol's headers about a rate limit, beside OpenAI's `x-ratelimit-*`."""
 
     def dialect(self, name: str) -> Dialect:
         """Return the dialect of that name, or the first one if the protocol does not have it."""

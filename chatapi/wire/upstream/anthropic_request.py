@@ -72,8 +72,8 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
 UNSUPPORTED: Final = _LEFT_OUT.union(_REFUSED) - {"metadata", "store", "service_tier", "prompt_cache_key"}
-"""The parameters without a place in this API, but for those that the service itself acts on: it stores
-metadata and responses, queues by the tier, and chooses the deployment by the key of the cache.
+"""The parameters that this API does not have, without those that the service itself acts on: it stores
+metadata and responses, queues by the tier, and chooses the deployment by the cache's key.
 """
 # The same for nested structs, except for those that are refused as a whole: members that are written, then
 # those that are left out or refused.

@@ -23,7 +23,7 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
     thinking: str = ""
     data: str = ""
-    """Of thinking that is encrypted."""
+    """Encrypted thinking."""
     id: str | None = None
     name: str | None = None
 

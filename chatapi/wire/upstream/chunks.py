@@ -96,11 +96,10 @@ class ChunkReader:
         self._has_one_prompt = prompts == 1
         self._started = Started()
         self.is_cut = False
-        """A choice was ended by our limit: the upstream would go on."""
+        """Whether our limit has ended a choice that the upstream would continue."""
         self.has_started = False
         self.is_done = False
-        """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit.
-        """
+        """Whether nothing more has to be read: `[DONE]` came, or all choices have ended, one by our limit."""
         self.failure: Failed | None = None
         """Why nothing more can be read; what `read` returned before still counts."""
 

@@ -103,7 +103,7 @@ class CustomCalls:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._inputs: dict[tuple[int, int], _Input] = {}
-        """By the numbers of the choice and of its call."""
+        """By the indexes of the choice and of its call."""
 
     def expect(self, request: GenerationRequest) -> None:
         """Remember the names of the request's custom tools, before `as_functions` replaces them."""
@@ -149,9 +149,9 @@ class _Input:
 
     def __init__(self) -> None:
         self._rest = ""
-        """What is to be read with the next piece."""
+        """Characters that are read with the next piece."""
         self._high = ""
-        """The first half of a character that JSON escapes as two."""
+        """The first half of a surrogate pair."""
         self._is_string: bool | None = None
         """None: not known yet."""
         self._has_ended = False

@@ -32,7 +32,7 @@ class UpstreamAPI:
     kinds: Mapping[Any, UpstreamKind]
     """The kinds of request that it takes, by the type of the prompt."""
     headers: Callable[[str], dict[str, str]]
-    """Makes the headers that hold the upstream's key."""
+    """Returns the headers with the upstream's key."""
     parser: Callable[[], Parser]
 
     def kind(self, request: GenerationRequest) -> UpstreamKind:

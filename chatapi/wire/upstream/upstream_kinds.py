@@ -19,9 +19,9 @@ class Reader(typing.Protocol):
     """Turns one answer of an upstream into deltas, and knows when it is whole; see `ChunkReader`."""
 
     max_answer_bytes: int
-    """The longest answer that is one document."""
+    """The maximum size of an answer that is one document."""
     too_large: Failed
-    """The failure of a longer one."""
+    """The failure for a larger one."""
     is_cut: bool
     has_started: bool
     is_done: bool
@@ -45,11 +45,11 @@ class UpstreamKind(NamedTuple):
     path: str
     """Below the upstream's base URL."""
     body: Callable[..., dict[str, Any]]
-    """Makes the JSON-able body; see `upstream_body`."""
+    """Returns the JSON-able body; see `upstream_body`."""
     reader: Callable[[GenerationRequest, int], Reader]
-    """Makes the reader of an answer with at most that many tokens for each choice."""
+    """Returns the reader of an answer; takes the most tokens of each choice."""
     encode: Callable[[Any], tuple[str, bytes]] = _as_json
-    """Makes the media type and the bytes of the body."""
+    """Returns the media type and the bytes of the body."""
 
 
 def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:

@@ -34,7 +34,7 @@ TOO_LARGE: Final = Failed(
 # `gc=False`: there are thousands of them, and none is a part of a cycle.
 class _Embedding(msgspec.Struct, gc=False):
     embedding: msgspec.Raw
-    """Decoded one after the other: Python's floats take eight times the memory."""
+    """Decoded one by one: Python's floats take eight times the memory."""
     index: int | None = None
 
 
@@ -58,10 +58,10 @@ class VectorReader:
     """Reads one answer, which is one document; see `upstream_kinds.Reader`."""
 
     max_answer_bytes = 32 << 20
-    """As many numbers as an answer may have are 16 MiB in base64."""
+    """The most numbers of an answer take 16 MiB in base64."""
     too_large = TOO_LARGE
     is_complete = False
-    """No usage may follow: it is in the document."""
+    """The document has the usage, so none may follow."""
     is_cut = False
 
     def __init__(self, inputs: int) -> None:

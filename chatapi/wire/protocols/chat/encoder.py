@@ -69,7 +69,7 @@ class ChatEncoder:
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
-    """What ids begin with, unless the style says it."""
+    """The prefix of ids, unless the style has one."""
     chunk_object: ClassVar[str] = ""
     """The `object` of chunks; empty: the style's."""
     body_object: ClassVar[str] = "chat.completion"

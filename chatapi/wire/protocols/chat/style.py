@@ -24,9 +24,9 @@ class Style:
 
     name: str
     id_prefix: str = ""
-    """What its ids begin with; empty: the usual prefix of the kind of answer."""
+    """The prefix of its ids; empty: the usual one of the kind of answer."""
     id_form: Callable[[str], str] = str
-    """Makes the rest of an id of a generation's 32 hex digits."""
+    """Returns the rest of an id, from a generation's 32 hex digits."""
     chunk_object: str = "chat.completion.chunk"
     """The `object` of a chat's chunks."""
     has_role: bool = True
@@ -34,23 +34,23 @@ class Style:
     empty_delta: bytes = b"{}"
     """The JSON of a chat's delta without content."""
     usage_is_opt_in: bool = True
-    """Whether a stream has its usage only for a client that asked for it."""
+    """Whether a stream has a usage only if the client asks for it."""
     usage_ends_choices: bool = False
     """Whether the ends of choices wait for the usage, the last one has it, and no `[DONE]` follows."""
     has_whole_calls: bool = False
-    """Whether a tool call comes whole, at its choice's end."""
+    """Whether a tool call comes in one piece, at its choice's end."""
     requires_model: bool = True
     """Whether a request must name its model."""
     ignored_parameters: frozenset[str] = frozenset()
-    """Names of parameters of which no value is wrong."""
+    """See `Dialect.ignored_parameters`."""
     finish_reasons: Mapping[FinishReason, FinishReason] = field(default_factory=dict)
-    """What is written for the reasons that the dialect has no word for."""
+    """The dialect's words for the reasons that it does not have."""
     failed: Callable[[Failed, bytes], bytes] = canonical_failure
-    """Makes the frames that end a stream that broke off; also takes the beginning of a chunk, up to its
+    """Returns the frames that end a broken stream. Its second argument is the beginning of a chunk, up to its
     choices.
     """
     invalid_stream: Callable[[Failed], bytes] | None = None
-    """Makes a stream of status 200 that refuses an invalid request for one; None: an HTTP error."""
+    """Returns a stream, with status 200, that refuses an invalid request for one; None: an HTTP error."""
 
     def envelope(
         self, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False

@@ -85,7 +85,7 @@ class _Block:
         self.key = key
         self.start = start
         self.pieces: list[str] = []
-        """Of a call's arguments, or of what is held back."""
+        """Pieces of a call's arguments, or of text that is held back."""
         self.signature = ""
 
     @property

@@ -57,7 +57,7 @@ class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", k
     """The base of items."""
 
     id_prefix: ClassVar[str]
-    """The beginning of the ids that we give to items of this type."""
+    """The prefix of the ids that this service gives to items of this type."""
     id: Id | None = None
 
 

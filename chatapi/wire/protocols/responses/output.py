@@ -49,14 +49,14 @@ class CallForm(NamedTuple):
     """The form of an output item for a kind of call."""
 
     item: type[Call]
-    """The item that clients send back, which has the same type, and the prefix of its ids."""
+    """The item that clients send back; it has the type of the output item, and the prefix of its ids."""
     events: str
     member: str
     """The member that holds the whole text."""
     is_json: bool
-    """Whether the text is a JSON object, and whole with it; free text has no such end."""
+    """Whether the text is a JSON object, so that its end is visible; free text has no visible end."""
     repeats_name: bool
-    """Whether the event that ends the text has the tool's name, too."""
+    """Whether the event that ends the text also has the tool's name."""
 
 
 _FUNCTION: Final = CallForm(

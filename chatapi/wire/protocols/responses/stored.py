@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True):
     items: msgspec.Raw
     """The whole conversation, a JSON array."""
     context: dict[str, Any]
-    """What the response repeats (`GenerationRequest.context`)."""
+    """The parts of the request that the response repeats (`GenerationRequest.context`)."""
 
     @property
     def is_background(self) -> bool:
@@ -73,7 +73,7 @@ class PageQuery(NamedTuple):
     limit: int
     is_descending: bool
     after: str | None
-    """The id of the item in front of the page."""
+    """The id of the item before the page."""
 
 
 def page_query(query: Query) -> PageQuery:
