@@ -17,11 +17,13 @@ BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
 class AnswerError(Exception):
-    """The answer breaks the contract; the message says how, in few enough words to be counted."""
+    """The answer breaks the contract. The message is short and fixed for each breach, because equal messages
+    are counted.
+    """
 
 
 class Expected(NamedTuple):
-    """What the right answer says, and how many tokens it reports."""
+    """The text of the right answer, and the tokens that it reports."""
 
     text: str
     tokens: int
@@ -108,7 +110,7 @@ COMPLETION_DECODER = msgspec.json.Decoder(Completion)
 
 
 def check_stream(body: bytes, expected: Expected) -> list[Content]:
-    """Returns the pieces of text of a right stream; raises AnswerError."""
+    """Return the pieces of text of a right stream; raises AnswerError for any other."""
     events = list(split_events(body))
     done = next((event for event in events if event.data == b"[DONE]"), None)
     if done is not None and done.end_bytes != len(body):
@@ -129,8 +131,8 @@ def check_stream(body: bytes, expected: Expected) -> list[Content]:
 
 
 def split_events(body: bytes) -> Iterator[Event]:
-    """Yield the events that carry data, in order; comments and an event that is cut off are skipped (WHATWG
-    HTML, section 9.2.6).
+    """Yield the events that have data, in order; skip comments and an event that is cut off (WHATWG HTML,
+    section 9.2.6).
     """
     start = 0
     for blank_line in BLANK_LINE.finditer(body):
@@ -172,7 +174,7 @@ def check_frame_order(chunks: list[Chunk]) -> None:
 
 
 def check_completion(body: bytes, expected: Expected) -> None:
-    """Checks an answer that is not streamed; raises AnswerError."""
+    """Check an answer that is not streamed; raises AnswerError."""
     try:
         completion = COMPLETION_DECODER.decode(body)
     except msgspec.DecodeError as error:
@@ -192,7 +194,7 @@ def check_text(text: str, expected: Expected) -> None:
 
 
 def check_usage(usage: Usage | None, expected: Expected) -> None:
-    """Raises AnswerError unless the usage is there and exactly the upstream's."""
+    """Raise AnswerError unless the usage is there and exactly the upstream's."""
     if usage is None:
         raise AnswerError("no usage")
     if usage != Usage(expected.prompt_tokens, expected.tokens, expected.prompt_tokens + expected.tokens):

@@ -1,4 +1,4 @@
-"""What a benchmark model's name asks of the scripted upstream, and the text it answers with.
+"""The names of benchmark models, which set the scripted upstream's behaviour, and the text of its answers.
 
 A name is a row of labelled numbers joined by hyphens, in any order; only `tok` is required:
 
@@ -46,7 +46,7 @@ class Behaviour:
 
     @classmethod
     def parse(cls, model: str) -> "Behaviour":
-        """Reads a model name; raises ValueError for any other name."""
+        """Parse a model name; raises ValueError for any other name."""
         numbers = {}
         for part in model.split("-"):
             match = re.fullmatch(r"([a-z]+)(\d{1,6})", part)
@@ -59,7 +59,7 @@ class Behaviour:
 
     @cached_property
     def first_ms(self) -> int:
-        """Return milliseconds from the request to the first token."""
+        """The milliseconds from the request to the first token."""
         return self.delay_ms if self.first_token_ms is None else self.first_token_ms
 
 

@@ -1,13 +1,13 @@
-"""What a generation costs the database: transactions that write, and that read, per settled generation; how
-many are settled a second.
+"""Measures the cost of a generation in the database: transactions that write and that only read, per settled
+generation, and generations settled a second.
 
     python -m bench.books                                    on SQLite
     .ci/with-postgres .venv/bin/python -m bench.books        and on that PostgreSQL, which is filled
 
-Counted by the databases themselves, over all processes and with all that runs beside. Transactions that read
-are what PostgreSQL has committed beyond those that wrote; in SQLite they leave no trace. Exit status 1: more
-than 3 that write for a generation, alone or beside 63 others (heartbeats and reapers may add 2 a second), a
-wrong answer, or wrong books.
+The databases count, over all processes, so heartbeats and reapers are included. Transactions that only read
+are those that PostgreSQL has committed less those that wrote; SQLite does not count them. Exit status 1: a
+generation took more than 3 transactions that write, with 1 or 64 concurrent (heartbeats and reapers may add 2
+a second); an answer was wrong; or the books are.
 """
 
 import argparse
@@ -55,7 +55,7 @@ STATISTICS_LAG_S = 11
 
 
 class Count(NamedTuple):
-    """What a database has done until now."""
+    """A database's counts at one moment."""
 
     writing: int
     """Transactions that wrote."""
@@ -67,7 +67,7 @@ class Count(NamedTuple):
 
 
 class Database(NamedTuple):
-    """One of the two: how it counts, and how late."""
+    """SQLite or PostgreSQL: how to read its counts, and the delay of these counts in seconds."""
 
     name: str
     counted: Callable[[], Count]
@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, database: str, concurrent: int, load: Measurement, before: Count, after: Count) -> "Row":
-        """Return the work of the load between these two counts."""
+        """Return the row of a load, from the counts before and after it."""
         generations = after.settled - before.settled
         writing = after.writing - before.writing
         reading = None
@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
 
 def count_sqlite(file: Path) -> Count:
-    """Count by the WAL index, which all writers share."""
+    """Return SQLite's counts; those of transactions are in the WAL index, which all writers share."""
     with Path(f"{file}-shm").open("rb") as index:
         index.seek(CHANGE_COUNTER_OFFSET)
         (writing,) = struct.unpack("=I", index.read(4))
@@ -127,10 +127,10 @@ def count_sqlite(file: Path) -> Count:
 
 
 def count_postgresql(url: str, since: str) -> Count:
-    """Count by the commits in its log since that position, and by its statistics; the queries here count as
-    reads.
+    """Return PostgreSQL's counts: the commits in the write-ahead log since the position `since`, and the
+    transactions in its statistics. The queries of this function count as reads.
 
-    Transaction ids would count wrong: an admission holds its money inside a savepoint, with an id of its own.
+    Transaction ids would count too many: an admission's savepoint has an id of its own.
     """
     with psycopg.connect(url, autocommit=True) as connection:
         committed = connection.execute(
@@ -145,8 +145,8 @@ def count_postgresql(url: str, since: str) -> Count:
 
 
 def log_position(url: str) -> str:
-    """Return the present end of PostgreSQL's log. Reading the log needs PostgreSQL's own extension, which a
-    superuser may install.
+    """Return the end of PostgreSQL's write-ahead log. Install the extension that reads the log; this needs a
+    superuser.
     """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
@@ -181,7 +181,7 @@ def measured(target: Target, database: Database, upstream: Child, concurrent: in
 
 
 def measure(seconds: float) -> bool:
-    """Run every load on every database; return whether nothing was wrong and no generation costs too much."""
+    """Run every load on every database; return whether all are right and within the bound."""
     print(
         "Transactions per generation:\n\n"
         "| database | concurrent | generations | settled/s | writing | reading |"
@@ -194,8 +194,8 @@ def measure(seconds: float) -> bool:
 
 
 def is_cheap_and_right(name: str, folder: Path, seconds: float) -> bool:
-    """Run every load on that database and print a line for each; return whether all were right and cheap
-    enough.
+    """Run every load on one database and print a line for each; return whether all were right and within the
+    bound.
     """
     progress(f"starting on {name}")
     rows = []

@@ -21,7 +21,7 @@ STOP_SECONDS = 40
 
 
 class ChildError(Exception):
-    """A process did not do what it was started for; the message ends with its last words."""
+    """A process failed; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Child:
         return self.process.pid
 
     def assert_alive(self) -> None:
-        """Raises ChildError when the process has ended."""
+        """Raise ChildError if the process has ended."""
         if self.process.poll() is not None:
             raise self.error(f"ended with status {self.process.returncode}")
 
@@ -55,7 +55,7 @@ def running(
     environment: Mapping[str, str],
     project_folder: Path = PROJECT_FOLDER,
 ) -> Iterator[Child]:
-    """Yield a process in its own session, so that Ctrl-C reaches it through us only, in order."""
+    """Yield a process in a session of its own, which Ctrl-C does not reach, and stop it in the end."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -74,14 +74,14 @@ def running(
 
 
 def mortal(command: Sequence[str]) -> list[str]:
-    """Return a command whose process is sent SIGTERM when the comparison ends, however that happens
-    (prctl(2), PR_SET_PDEATHSIG).
+    """Return a command whose process gets SIGTERM when this process ends, even by SIGKILL (prctl(2),
+    PR_SET_PDEATHSIG).
     """
     return ["setpriv", "--pdeathsig", "TERM", *command]
 
 
 def stop(name: str, process: "subprocess.Popen[bytes]") -> None:
-    """Asks a process to end, and ends what is left of its tree by force."""
+    """Send SIGTERM and wait; kill the processes of its tree that are left."""
     tree = processes.descendants(process.pid)
     process.terminate()
     try:
@@ -97,7 +97,7 @@ def stop(name: str, process: "subprocess.Popen[bytes]") -> None:
 def wait_until_ready(
     child: Child, port: int, path: str, *, status: int = 200, seconds: float = READY_SECONDS
 ) -> None:
-    """Waits until GET of this path is answered with this status; raises ChildError."""
+    """Wait until GET of this path is answered with this status; raises ChildError."""
     give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:
         child.assert_alive()

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def send(self, payload: bytes, exchange: Exchange) -> "asyncio.Future[None]":
-        """Sends a request; the future ends with its answer, or with the connection."""
+        """Send a request; the future is done when its answer or the connection has ended."""
         self.exchange = exchange
         self.parser = httptools.HttpResponseParser(self)
         self.answered = asyncio.get_running_loop().create_future()
@@ -186,14 +186,14 @@ class Client:
         return None
 
     def give_back(self, connection: Connection, exchange: Exchange) -> None:
-        """Keeps a connection whose answer came to its end."""
+        """Keep a connection whose answer came to its end; close any other."""
         if connection.is_open and not exchange.failure:
             self.idle.append(connection)
         else:
             connection.transport.abort()
 
     def close(self) -> None:
-        """Ends all connections."""
+        """Close all idle connections."""
         while connection := self.take_idle():
             connection.transport.abort()
 

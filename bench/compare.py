@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> bool:
-    """Runs the whole comparison; True when every answer was right and all books are."""
+    """Run the whole comparison; return whether every answer was right and all books are."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(TemporaryDirectory(prefix="chatapi-bench-", ignore_cleanup_errors=True))
@@ -177,7 +177,7 @@ def progress(words: str) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     targets = ["direct", "passthrough-starlette", "chatapi"]
     if os.environ.get(DATABASE_URL_VARIABLE):
         targets.append("chatapi-postgresql")
@@ -198,7 +198,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Reads `a,b` as a list of known names; argparse reports any other."""
+    """Return a type for argparse that reads `a,b` as a list of known names."""
 
     def names(text: str) -> list[str]:
         unknown = [name for name in text.split(",") if name not in known]

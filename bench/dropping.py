@@ -1,5 +1,5 @@
-"""How long a request's writes wait while `manage.py dropgenerations` makes room beside them, on SQLite or the
-PostgreSQL of DATABASE_URL.
+"""Measures a request's writes beside `manage.py dropgenerations`, on SQLite or the PostgreSQL of
+DATABASE_URL.
 
 Fills an empty database, then writes requests at an even pace (admitted, claimed, settled): for some seconds
 alone, then beside the command until it ends. It prints the time of all three writes of a request together.

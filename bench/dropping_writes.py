@@ -26,12 +26,12 @@ KEPT_DAYS = 40
 
 
 def measure(generations: int, folder: str) -> None:
-    """Fill the database and print how long writes take, alone and beside the command."""
+    """Fill the database and print the times of writes, alone and beside the command."""
     call_command("migrate", verbosity=0)
     call_command("seedusage", generations=generations)
     while closing.close_next():
         pass
-    os.sync()  # what filling has left to the disk is not the writes' affair
+    os.sync()  # so that the measured writes do not wait for those of filling
     before = database_now().date() - timedelta(days=KEPT_DAYS)
     rows = Generation.objects.filter(settled_at__lt=closed_days.midnight(before)).count()
     print(f"\n## {connection.vendor}: {rows:,} of {generations:,} generations to drop\n")
@@ -56,7 +56,7 @@ async def _measure(command: list[str]) -> None:
 
 
 async def _write(commits: GroupCommit, terms: dict[str, Any], until: "asyncio.Task[object]") -> list[float]:
-    """Return the seconds that each request took, one every `PACE_S` or as fast as they go."""
+    """Write a request every `PACE_S`, or without a pause if they take longer; return the seconds of each."""
     took = []
     while not until.done():
         began = time.perf_counter()

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 
 def main(description: str | None, option: str, module: str, *sizes: int) -> None:
-    """Run the command line: `measure(*sizes, size)` of the module, with the size of the option.
+    """Run the command line: call `measure(*sizes, size)` of the module, where `size` is the option's value.
 
     Each database has a process, because Django is configured for one only. Exit status 1 if a `measure`
     returns False or fails.

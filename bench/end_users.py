@@ -1,5 +1,5 @@
-"""How long an admission, a page and a report take with few end users and with very many, on SQLite and, where
-DATABASE_URL is given, on that PostgreSQL (it is filled).
+"""Measures admissions, pages and reports with few end users and with very many, on SQLite and, if
+DATABASE_URL is set, on that PostgreSQL (it is filled).
 
 Exit status 1: a page or a route took longer than a second (the median of three), or failed.
 """

@@ -1,5 +1,4 @@
-"""Fills the configured database with end users and times what a request and a reader ask of them; runs inside
-Django.
+"""Fills the configured database with end users and times admissions, pages and reports; runs inside Django.
 
 Each end user has a row, usage of one model on one day, and the budgets that its first request makes.
 """
@@ -67,7 +66,7 @@ def measure(*sizes: int) -> bool:
 
 
 def _timed_or_failed(name: str, read: Read) -> float:
-    """Return the median in milliseconds; beyond all bounds if a statement takes longer than it may."""
+    """Return the median in milliseconds; infinite if a statement fails, such as by a timeout."""
     try:
         return timed(name, read).ms
     except OperationalError as error:
@@ -79,7 +78,7 @@ def _timed_or_failed(name: str, read: Read) -> float:
 
 
 def fill(project: Project, end_users: int) -> None:
-    """Add end users up to this number, by statements of the database: a million rows of Python take long."""
+    """Add end users up to this number, in SQL, because a million rows made by Python take long."""
     known = EndUser.objects.filter(name__startswith="person-").count()
     newest = EndUser.objects.order_by("-id").values_list("id", flat=True).first() or 0
     named = "'person-' || n"
@@ -114,7 +113,7 @@ def _use(cursor: Any, project: Project, newest: int, number: int, day: date) -> 
 
 
 def _use_by_hour(cursor: Any, project: Project) -> None:
-    """Add the hours that belong to the days."""
+    """Write the hourly usage that the daily usage sums up."""
     HourlyUsage.objects.all().delete()
     hour = {"sqlite": "day || ' 00:00:00'", "postgresql": "day::timestamp AT TIME ZONE 'UTC'"}
     sums = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
@@ -142,10 +141,10 @@ def _spend(cursor: Any, project: Project, newest: int, period: Period, start: da
 
 
 def admissions(end_users: int) -> Iterator[tuple[str, Read]]:
-    """Admit one request by itself, in its transaction."""
+    """Yield admissions of one request, each in a transaction of its own."""
     strangers = count()
     yield "admission, no end user", partial(admit, None)
-    # A step without a common factor with the number visits them in no order.
+    # Steps of a prime number visit all end users, in no order.
     known = (f"person-{step * 7_919 % end_users + 1}" for step in count())
     yield "admission of a known end user", lambda: admit(next(known))
     yield "admission of an end user's first request", lambda: admit(f"stranger-{end_users}-{next(strangers)}")
@@ -163,7 +162,7 @@ def admit(name: str | None) -> None:
 
 
 def pages(project: Project, user: User) -> Iterator[tuple[str, Read]]:
-    """Read the pages that show end users."""
+    """Yield reads of the pages that show end users."""
     client = Client()
     client.force_login(user)
     people = {"days": 30, "project": project.pk}
@@ -189,14 +188,14 @@ def pages(project: Project, user: User) -> Iterator[tuple[str, Read]]:
 
 
 def refused_if_many(client: Client, project: Project) -> None:
-    """Ask for the end users of 30 days, which are no calendar month."""
+    """Open the Overview of 30 days by end user; fail unless it is refused (400) if there are too many."""
     query = {"days": 30, "group": "end_user", "project": project.pk}
     status = client.get(f"{reverse('admin:index')}?{urlencode(query)}").status_code
     assert status == (400 if EndUser.objects.count() > MAX_ROWS else 200), status
 
 
 def routes(secret: str) -> Iterator[tuple[str, Read]]:
-    """Read the organization's routes, grouped by end user or for some of them."""
+    """Yield reads of the organization's routes, grouped by end user or for two end users."""
     client = Client(headers={"authorization": f"Bearer {secret}"})
     end = datetime.combine(database_now().date(), datetime.min.time(), database_now().tzinfo)
     asked = {"start_time": int((end - timedelta(days=30)).timestamp()), "bucket_width": "1d", "limit": 31}

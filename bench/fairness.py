@@ -6,10 +6,10 @@
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --most-open 1020
                                           the same with the default bound on open generations
 
-The small organization's callers send one stream of 2 s after the other. The flood's streams are all accepted,
-so that they wait and run, unless `--most-open` bounds them; with `--impatient`, its refused callers come back
-after a second and ignore Retry-After. A round is a measurement alone and one beside the flood; the table has
-the medians of all rounds, and their ranges.
+The small organization's callers send one stream of 2 s after the other. All of the flood's streams are
+accepted and wait or run, unless `--most-open` bounds them; with `--impatient`, refused callers ignore
+Retry-After and come back after a second. A round is a measurement alone and one beside the flood; the table
+has the medians of all rounds, and their ranges.
 """
 
 import argparse
@@ -50,7 +50,9 @@ class Round(msgspec.Struct):
     beside: Measurement
 
     def times(self, percentile: str) -> float:
-        """Return the ratio of both times to first token; infinite if no answer was right."""
+        """Return the time to first token beside the flood, as a multiple of that alone; infinite if no answer
+        was right.
+        """
         if self.alone.ttft_ms is None or self.beside.ttft_ms is None:
             return float("inf")
         return float(getattr(self.beside.ttft_ms, percentile) / getattr(self.alone.ttft_ms, percentile))

@@ -1,5 +1,5 @@
-"""Keeps a number of streams of one key under way until it is ended, for `bench.fairness`. A caller that is
-refused waits as long as the answer says, as SDKs do, or with `--impatient` for a second.
+"""Keeps a number of streams of one key running until it is stopped, for `bench.fairness`. A refused caller
+waits for the answer's Retry-After, as SDKs do, or with `--impatient` for a second.
 
     python -m bench.flood URL --key ck_live_... --model tok20-d100-f1 --streams 400
 """
@@ -16,7 +16,7 @@ TIMEOUT_S = 120.0
 
 
 async def flood(client: Client, streams: int, *, is_impatient: bool) -> None:
-    """Send for ever; what comes back is not kept."""
+    """Send requests for ever; do not keep the answers."""
 
     async def caller() -> None:
         while True:

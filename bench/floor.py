@@ -4,8 +4,8 @@ accounting.
     python -m bench.floor web --port 27103 --redis /tmp/valkey.sock
     python -m bench.floor worker --redis /tmp/valkey.sock --upstream-url http://127.0.0.1:27100/v1
 
-The worker decodes, counts and encodes every event with the standard library. What all streams have brought
-while an entry was on its way is the next entry.
+The worker decodes, counts and encodes every event with the standard library. While it writes one entry to
+Redis, the pieces of all streams are collected for the next one.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Gateways of other projects as targets, each installed into a folder of its own below `.venv` when it is
-first asked for.
+"""Gateways of other projects as targets, each installed into a folder of its own below `.venv` at its first
+use.
 """
 
 import json
@@ -92,7 +92,7 @@ def gateway(
 
 
 def install(name: str, command: Sequence[str]) -> None:
-    """Raises Unavailable with one line where a package index does not have it."""
+    """Install a gateway by this command; raises Unavailable with one line if it fails or takes too long."""
     try:
         done = subprocess.run(
             command,

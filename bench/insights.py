@@ -1,8 +1,8 @@
-"""How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that
-PostgreSQL (it is filled).
+"""Measures pages and reports over many requests, on SQLite and, if DATABASE_URL is set, on that PostgreSQL
+(it is filled).
 
-Exit status 1: a page or a route took longer than a second (the median of three), asked more than 12 queries,
-weighed more than 150 kB, or failed.
+Exit status 1: a page or a route took longer than a second (the median of three), sent more than 12 queries,
+or failed, or a page weighed more than 150 kB.
 """
 
 from bench import each_database

@@ -1,5 +1,5 @@
-"""Fills the configured database with made-up usage and times all that operators and organizations look at;
-runs inside Django.
+"""Fills the configured database with made-up usage and times the pages and reports of operators and
+organizations; runs inside Django.
 """
 
 import statistics
@@ -29,16 +29,16 @@ from usage.pricing import Price
 
 OPEN_GENERATIONS = 1_000
 REPEATS = 3
-# What no page and no route may exceed; the weight is of pages alone, and without compression.
+# The bounds of each page and route; the weight is bounded for pages only, and counts without compression.
 BOUND_MS, BOUND_QUERIES, BOUND_KB = 1_000, 12, 150
-# The page of credit is there where Stripe is; it asks nothing of it.
+# With Stripe the page of credit has its form and its payments; opening it does not call Stripe.
 STRIPE = {"STRIPE_API_KEY": "sk_test_bench", "STRIPE_WEBHOOK_SECRET": "whsec_bench"}
 
 Read = Callable[[], Any]
 
 
 class Cost(NamedTuple):
-    """What an answer takes: the median of its times, its queries and its weight."""
+    """The cost of an answer: the median of its times, its queries and its weight."""
 
     ms: float
     queries: int
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
 
     @property
     def beyond(self) -> list[str]:
-        """Return what exceeds its bound."""
+        """Return the figures that exceed their bounds, with their units."""
         bounds = {
             f"{self.ms:.0f} ms": self.ms > BOUND_MS,
             f"{self.queries} queries": self.queries > BOUND_QUERIES,
@@ -57,12 +57,12 @@ class Cost(NamedTuple):
 
 
 def measure(generations: int) -> bool:
-    """Fill the database and print how long each read takes, median and worst, how many queries it asks and
-    how much it weighs; return whether every page and route is within the bounds.
+    """Fill the database and print the cost of each read: median and worst time, queries and weight; return
+    whether every page and route is within the bounds.
     """
     call_command("migrate", verbosity=0)
     began = time.perf_counter()
-    # Seals are of no page, and ten million entries take longer to seal than to make.
+    # No page shows seals, and ten million entries take longer to seal than to make.
     call_command("seedusage", generations=generations, unsealed=True)
     _open_some()
     seconds = time.perf_counter() - began
@@ -84,9 +84,9 @@ def measure(generations: int) -> bool:
 
 
 def judged(costs: Sequence[tuple[str, Cost]]) -> bool:
-    """Print the largest costs and what exceeds a bound; return whether nothing does.
+    """Print the largest costs and those that exceed a bound; return whether none does.
 
-    A page that several readers open has several costs.
+    A page that both readers open has two costs.
     """
     slowest, slowest_cost = max(costs, key=lambda found: found[1].ms)
     most, most_cost = max(costs, key=lambda found: found[1].queries)
@@ -101,7 +101,7 @@ def judged(costs: Sequence[tuple[str, Cost]]) -> bool:
 
 
 def timed(name: str, read: Read, repeats: int = REPEATS) -> Cost:
-    """Print a line, and return what it says."""
+    """Measure a read, print its line and return its cost."""
     times = []
     for _ in range(repeats):
         reset_queries()
@@ -128,7 +128,7 @@ def pages() -> Iterator[tuple[str, Read]]:
         client = Client()
         client.force_login(reader)
         for path, queries in found:
-            # Other routes are of forms that another page has, lead this reader away, or are not offered here.
+            # Left out: routes that only take a form, redirect, or are not for this reader.
             if client.get(path).status_code not in (302, 403, 404, 405):
                 for url in (path, *(f"{path}?{query}" for query in queries)):
                     yield url, partial(get, client, url)
@@ -157,8 +157,8 @@ def routes() -> Iterator[tuple[str, Read]]:
 
 
 def walks() -> Iterator[tuple[str, Read]]:
-    """Yield reads of many pages, and of pages that no link leads to."""
-    # The days of other zones are not added up: they are read by the hour.
+    """Yield slow reads without bounds: another time zone, and many pages in a row."""
+    # There are no daily sums for days of other time zones: their hours are read.
     elsewhere = Range.last(31, database_now(), "Asia/Kolkata")
     yield "31 days by the day of another time zone", partial(insights.series, elsewhere, "model")
     yield "100 pages of requests", partial(walk, RequestFilters(), 100)
@@ -183,7 +183,7 @@ def get(client: Client, path: str, **query: Any) -> Any:
 
 
 def busiest_key() -> tuple[Project, APIKey]:
-    """Return the key that is used most, and its project."""
+    """Return the project of the key that is used most, and the key."""
     key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[
         0
     ]
@@ -191,7 +191,7 @@ def busiest_key() -> tuple[Project, APIKey]:
 
 
 def admission_terms() -> dict[str, Any]:
-    """Return the arguments of an admission for the busiest key, without an id; it has no price."""
+    """Return the arguments of a free admission for the busiest key, without an id."""
     project, key = busiest_key()
     return {
         "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk,
@@ -203,7 +203,7 @@ def admission_terms() -> dict[str, Any]:
 
 
 def _open_some() -> None:
-    """Admit requests that wait for a worker for a whole day."""
+    """Admit `OPEN_GENERATIONS` requests that may wait for a worker for a day."""
     asked = admission_terms()
     for _ in range(0, OPEN_GENERATIONS, 100):
         with transaction.atomic():

@@ -1,15 +1,15 @@
-"""Puts chatapi before a real inference server and compares what the two say, token by token; exit 1 on a
+"""Puts chatapi before a real inference server and compares their answers, token by token; exit 1 on a
 difference.
 
     .venv/bin/python -m bench.live      (`make live`)
 
-The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once), the
-model a tiny one with random weights that is made on the spot. Decoding is greedy, so the same request gives
-the same answer: each request is sent to the server directly and through chatapi, streamed and whole, and
-text, finish reason, usage and receipt must be equal.
+The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once); the
+model is a tiny one with random weights, made by `tiny_model.py`. Decoding is greedy, so the same request gets
+the same answer. Each request goes to the server directly and through chatapi, streamed and whole; text,
+finish reason, usage and receipt must be equal.
 
-This server shows why it is worth the time: it sends no `[DONE]`, ignores `stream_options`, puts the usage
-into the chunk that carries the finish reason, names the model by a path, and splits characters over tokens.
+This server differs from OpenAI's: it sends no `[DONE]`, ignores `stream_options`, puts the usage into the
+chunk that has the finish reason, names the model by a path, and splits characters over tokens.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, as far as two servers can be compared."""
+    """The parts of an answer that must be equal from both servers."""
 
     text: str
     finish_reason: str | None
@@ -70,7 +70,7 @@ class Answer:
 
 
 def main() -> int:
-    """Install, start both, compare, stop both."""
+    """Install and start both servers, compare them, and stop them."""
     step("virtualenv")
     ensure_venv()
     with tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder, ExitStack() as servers:
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def step(name: str) -> None:
-    """Say what happens now, and when."""
+    """Print the time and the step that begins."""
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
 
 
@@ -173,9 +173,10 @@ upstream_model = "{upstream_model}"
 
 
 def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) -> int:
-    """Print one line per way of asking; answers how many differ from the server's own streamed answer.
+    """Send the request streamed and whole, print a line for each, and return the number of lines that differ
+    from the server's own streamed answer.
 
-    That one is the measure because chatapi always streams from its upstreams, even if its client does not.
+    That answer is the measure because chatapi streams from its upstream here, even if its client does not.
     """
     expected, _ = ask(case, direct, upstream_model, stream=True)
     differences = 0
@@ -196,7 +197,7 @@ def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) ->
 
 
 def ask(case: Case, client: OpenAI, model: str, *, stream: bool) -> tuple[Answer, str]:
-    """Send the request; answers what came back, and its id."""
+    """Send the request; return the answer and its id."""
     extra = {"stream_options": {"include_usage": True}} if stream else {}
     parameters = {"model": model, "temperature": 0, "seed": 1, "stream": stream, **extra, **case.parameters}
     messages: list[Any] = [{"role": role, "content": content} for role, content in case.messages]

@@ -40,7 +40,7 @@ SETTLE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """One run, as asked for on the command line."""
+    """The options of one run."""
 
     base_url: str
     key: str
@@ -70,7 +70,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine had used at one moment, in CPU seconds."""
+    """The CPU seconds that machine, load generator and groups had used at one moment."""
 
     at: float
     machine: float
@@ -79,15 +79,15 @@ class Reading:
 
     @classmethod
     def now(cls, roots: processes.Groups) -> "Reading":
-        """Reads /proc."""
+        """Read /proc."""
         groups = {name: processes.cpu_seconds(pids) for name, pids in processes.process_groups(roots).items()}
         return cls(clock(), processes.machine_cpu_seconds(), time.process_time(), groups)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The readings around the load, how long it took from the first request to the last answer, and the
-    machine's speed.
+    """The readings around the load, the time from the first request to the last answer, and the machine's
+    speed.
     """
 
     before: Reading
@@ -131,7 +131,7 @@ async def keep_under_way(client: Client, load: Load) -> None:
 
 
 async def warm_up(client: Client, load: Load) -> None:
-    """Opens connections and lets the server build its caches; these answers are not counted."""
+    """Open connections and let the server fill its caches; these answers are not counted."""
     for start in range(0, load.warmup_requests, load.concurrency):
         size = min(load.concurrency, load.warmup_requests - start)
         await asyncio.gather(*(client.request() for _ in range(size)))
@@ -139,12 +139,12 @@ async def warm_up(client: Client, load: Load) -> None:
 
 
 async def run(client: Client, load: Load) -> Run:
-    """Warms the server up and puts the load on it."""
+    """Warm up, then run the load between two readings."""
     await warm_up(client, load)
     for pids in processes.process_groups(load.roots).values():
         processes.reset_peaks(pids)
     gc.collect()
-    gc.disable()  # a collection over all the stored parts would hold up the clock
+    gc.disable()  # a collection over all stored parts would delay the times of arrival
     calibration_before_ms = calibrate_ms()
     before = Reading.now(load.roots)
     started_at = clock()
@@ -156,7 +156,7 @@ async def run(client: Client, load: Load) -> Run:
 
 
 async def measure(load: Load) -> Measurement:
-    """Runs the load, then checks what came back."""
+    """Run the load, then check the answers."""
     client = Client(
         load.base_url,
         load.key,
@@ -190,7 +190,7 @@ async def measure(load: Load) -> Measurement:
 
 
 def in_turn(keys_file: Path) -> list[str]:
-    """Return the keys of the file, from a random one on, so that runs one after the other use others."""
+    """Return the keys of the file, rotated by a random number, so that each run begins with another key."""
     keys = keys_file.read_text().split()
     first = random.randrange(len(keys))
     return keys[first:] + keys[:first]
@@ -234,7 +234,7 @@ def check_all(client: Client, load: Load) -> tuple[Counter[str], Timings]:
 
 
 def check_exchange(exchange: Exchange, load: Load, timings: Timings) -> None:
-    """Adds a right answer to the timings; raises AnswerError for any other."""
+    """Add a right answer to the timings; raises AnswerError for any other."""
     body = b"".join(part for _, part in exchange.parts)
     if exchange.status not in (0, 200):
         raise AnswerError(f"status {exchange.status} {error_code(body, 'error')}".rstrip())
@@ -265,8 +265,8 @@ def expected_text(letter: str, tokens: int) -> str:
 
 
 def token_arrivals(exchange: Exchange, contents: list[Content]) -> list[float]:
-    """Return the time at which each token of the checked text had arrived, with the part of the body that
-    completed its event.
+    """Return the arrival time of each token of the checked text: that of the part of the body which completed
+    its event.
     """
     part_ends = list(accumulate(len(part) for _, part in exchange.parts))
     arrivals: list[float] = []
@@ -288,7 +288,7 @@ def lags(arrivals: list[float], interval_seconds: float) -> list[float]:
 
 
 def parse_arguments(arguments: list[str]) -> Load:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description="Load generator and checker for OpenAI-compatible chat completions."
     )
@@ -317,7 +317,7 @@ def parse_arguments(arguments: list[str]) -> Load:
 
 
 def named_processes(text: str) -> tuple[str, list[int]]:
-    """Reads `web=123,124`; raises ValueError."""
+    """Parse `web=123,124`; raises ValueError."""
     name, _, pids = text.partition("=")
     return name, [int(pid) for pid in pids.split(",")]
 

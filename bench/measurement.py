@@ -1,4 +1,4 @@
-"""What one run of the load generator found: the values that `bench.load` prints and `bench.compare` reads."""
+"""The result of one run of the load generator, which `bench.load` prints and `bench.compare` reads."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one group of processes used during the run."""
+    """CPU time and memory of one group of processes during the run."""
 
     cpu_ms_per_request: float
     cpu_us_per_token: float
@@ -46,7 +46,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """What processes outside all groups used; near 0 on a quiet machine."""
     calibration_ms: float
     """A fixed piece of Python, timed before and after: shows when the machine changed its speed."""
-    # `bench.table` adds the rest.
+    # `bench.table` fills in the following members.
     rest_pss_mb: float = 0
     """The target's memory before the run."""
     thread_cpu_ms: dict[str, float] = {}

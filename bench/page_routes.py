@@ -1,6 +1,5 @@
-"""The paths of all pages, from the URL configuration, and the queries of their costly views.
-
-The paths name the busiest organization's rows. Runs inside Django.
+"""The paths of all pages, from the URL configuration, with rows of the busiest organization; and the query
+strings with which some pages cost more. Runs inside Django.
 """
 
 import re
@@ -69,8 +68,8 @@ CONSOLE_VIEWS = {
     ),
     "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
 }
-# Routes of files, redirects from old URLs, and routes that show no page, end the session or count in Redis,
-# which does not run here.
+# Names of routes that answer with a file, redirect, show no page, end the session, or count in Redis, which
+# does not run here.
 NO_PAGE = re.compile(
     "history$|app_list|export|file$|jsi18n|autocomplete|view_on_site|feed|log_?out|sign_out|login_webauthn"
 )
@@ -81,11 +80,11 @@ PART = re.compile(r"<(?:\w+:)?(\w+)>")
 def furnish(project: Project, owner: User) -> None:
     """Add a row of each kind that `seedusage` does not make."""
     organization = project.organization
-    # The page of an invitation is about the first member, who has never signed in.
+    # The page of an invitation shows the first member, who has never signed in.
     for person, role in ((User.objects.create_user("bench-invited"), Role.VIEWER), (owner, Role.OWNER)):
         Member.objects.create(organization=organization, user=person, role=role)
     RateLimit.objects.create(project=project, requests_per_minute=60)
-    # First the one of the service, because the admin's pages are about the first row.
+    # First an endpoint of the service, because the admin's pages show the first row.
     for place in (None, organization):
         webhooks.add(WebhookEndpoint(organization=place, url="https://bench.example.com"))
     Payment.objects.create(organization=organization, amount_cents=1_000, requested_by="bench")
@@ -111,12 +110,12 @@ def furnish(project: Project, owner: User) -> None:
 
 
 def of_admin(key: APIKey) -> Iterator[tuple[str, list[str]]]:
-    """Yield the path of each page of the admin, and the queries of its views."""
+    """Yield the path of each page of the admin, and its query strings."""
     yield from _pages("admin/", _values(key), ADMIN_VIEWS)
 
 
 def of_console(key: APIKey) -> Iterator[tuple[str, list[str]]]:
-    """Yield the path of each page of the console, and the queries of its views."""
+    """Yield the path of each page of the console, and its query strings."""
     yield from _pages("console/", _values(key), CONSOLE_VIEWS)
 
 
@@ -144,7 +143,7 @@ def _pages(
 
 
 def _row_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of the model that the route is about."""
+    """Return the id of the row that the route shows, under the names that URL patterns have for it."""
     if "rate_limit" in name:
         return {"limit_id": RateLimit.objects.values_list("pk", flat=True).first()}
     known = {
@@ -161,7 +160,7 @@ def _row_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(key: APIKey) -> dict[str, Any]:
-    """Return the parts of URLs: those of the busiest key, and otherwise the first row's."""
+    """Return the values of the parts of URLs: from the busiest key, or else from the first row."""
     project = key.project
 
     def first(model: Any, **owner: Any) -> Any:

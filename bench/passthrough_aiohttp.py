@@ -1,5 +1,5 @@
-"""What a user would write by hand with aiohttp: raw bytes through, or every event parsed; no keys, no limits,
-no accounting.
+"""A pass-through written by hand with aiohttp, which relays raw bytes or parses every event; no keys, no
+limits, no accounting.
 
     python -m bench.passthrough_aiohttp --port 27102 --upstream-url http://127.0.0.1:27100/v1 [--parse]
 
@@ -28,7 +28,7 @@ async def open_client(app: web.Application) -> AsyncIterator[None]:
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """Relays the body there and the answer back."""
+    """Send the body to the upstream and relay its answer."""
     url = request.app[UPSTREAM_URL] + "/chat/completions"
     headers = {"content-type": "application/json"}
     async with request.app[CLIENT].post(url, data=await request.read(), headers=headers) as answer:

@@ -1,4 +1,4 @@
-"""What a user would write by hand with Starlette and httpx: raw bytes through, no keys, no limits, no
+"""A pass-through written by hand with Starlette and httpx, which relays raw bytes; no keys, no limits, no
 accounting.
 
     CHATAPI_BENCH_UPSTREAM_URL=http://127.0.0.1:27100/v1 python -m uvicorn bench.passthrough_starlette:app
@@ -31,7 +31,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def chat_completions(request: Request) -> Response:
-    """Relays the body there and the answer back (the pattern of httpx' page on async streaming)."""
+    """Send the body to the upstream and relay its answer (the pattern of httpx' page on async streaming)."""
     client: httpx.AsyncClient = request.app.state.client
     headers = {"content-type": "application/json"}
     forwarded = client.build_request(

@@ -1,7 +1,7 @@
-"""What whole process trees cost, read from Linux's /proc: CPU seconds, peak and proportional memory.
+"""CPU seconds and memory of whole process trees, read from Linux's /proc.
 
-A group is a name with root processes, and owns every process whose nearest named ancestor is one of its
-roots: `serve` owns itself but not the web and worker processes below it when those are named.
+A group has a name and root processes. A process belongs to the group of its nearest ancestor that is a root:
+`serve` owns itself, but not the web and worker processes below it if these are roots of other groups.
 """
 
 import os
@@ -47,14 +47,12 @@ def command_line(pid: int) -> str:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return user and system time of these processes and of the children that they have already
-    waited for.
-    """
+    """Return user and system time of these processes and of the ended children that they have waited for."""
     return sum(sum(map(int, stat_fields(pid)[11:15])) for pid in pids) / TICKS_PER_SECOND
 
 
 def machine_cpu_seconds() -> float:
-    """Time for which the whole machine was not idle."""
+    """Return the busy seconds of all processors since the machine started."""
     user, nice, system, _idle, _iowait, *interrupts = map(int, (PROC / "stat").read_text().split()[1:9])
     return (user + nice + system + sum(interrupts)) / TICKS_PER_SECOND
 
@@ -70,9 +68,9 @@ def pss_mb(pids: Iterable[int]) -> float:
 
 
 def peak_pss_mb(pids: Collection[int]) -> float:
-    """Return the highest memory since `reset_peaks`, without what sharing saves of it.
+    """Return the highest memory since `reset_peaks`, with each shared page counted once.
 
-    The kernel knows only the peak of the resident pages; the shared ones among them are counted now.
+    The kernel records only the peak of resident pages; the part that sharing saves is measured now.
     """
     return peak_rss_mb(pids) - rss_mb(pids) + pss_mb(pids)
 
@@ -93,7 +91,7 @@ def thread_seconds(pid: int) -> dict[str, float]:
 
 
 def reset_peaks(pids: Iterable[int]) -> None:
-    """Starts the peaks of memory afresh (proc(5), clear_refs); those of another user are left as they are."""
+    """Reset the peaks of memory (proc(5), clear_refs); processes of another user keep theirs."""
     for pid in pids:
         try:
             (PROC / str(pid) / "clear_refs").write_text("5")
@@ -102,8 +100,8 @@ def reset_peaks(pids: Iterable[int]) -> None:
 
 
 def stat_fields(pid: int | str) -> list[str]:
-    """Return the fields of /proc/<pid>/stat from the state on: the name of the command before it may contain
-    any character.
+    """Return the fields of /proc/<pid>/stat from the state on. The command's name before it may contain any
+    character.
     """
     return read(pid, "stat").rpartition(")")[2].split()
 

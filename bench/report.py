@@ -1,8 +1,8 @@
 """Turns the measurements of interleaved rounds into markdown: one table a scenario, and the targets met or
 missed.
 
-Ratios and differences are taken within a round, between runs a few seconds apart, and then their median is: a
-shared machine changes its speed by more than gateways differ.
+A ratio or difference is taken within a round, between runs a few seconds apart, and the report shows the
+median over the rounds: a shared machine changes its speed by more than gateways differ.
 """
 
 import platform
@@ -43,12 +43,12 @@ HEADINGS = (
 
 
 def answers_per_second(measurement: Measurement) -> float:
-    """Return the number of right answers in a second."""
+    """Return the right answers a second."""
     return measurement.answers_per_second
 
 
 def ttft_p50_ms(measurement: Measurement) -> float | None:
-    """Return the median time to first token."""
+    """Return the median time to first token; None if no answer was right."""
     return measurement.ttft_ms.p50 if measurement.ttft_ms else None
 
 
@@ -63,7 +63,7 @@ def ttft_p99_ms(measurement: Measurement) -> float | None:
 
 
 def lag_p50_ms(measurement: Measurement) -> float | None:
-    """Return the median of the tokens' lag."""
+    """Return the median of the tokens' lag; None for streams without a pace."""
     return measurement.lag_ms.p50 if measurement.lag_ms else None
 
 
@@ -113,8 +113,8 @@ class Results:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the pass-through needs for the same: how fast this machine is, against the one on which a bound in
-    ms was set.
+    """A figure of the pass-through, here and (`there`) on the machine on which a bound in ms was set: their
+    ratio compares the two machines' speeds.
     """
 
     words: str
@@ -133,7 +133,7 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Goal:
-    """What chatapi should reach in a scenario."""
+    """A figure of chatapi in a scenario, and its bound."""
 
     scenario: str
     words: str
@@ -143,8 +143,8 @@ class Goal:
     yardstick: Yardstick | None = None
 
     def verdict(self, results: Results, target: str) -> str:
-        """Return one line: the median of the rounds and how they scatter, the bound, met or missed, and, of a
-        bound in ms, what the figure would be on the machine where it was set.
+        """Return one line: the median and the range of the rounds, the bound, met or missed. For a bound in
+        ms, add the figure at the speed of the machine on which the bound was set.
         """
         values = self.of_rounds(results, target)
         if not values:
@@ -190,7 +190,7 @@ GOALS = (
 
 
 def table(results: Results) -> str:
-    """Return a scenario's table, with a line below it on how quiet the machine was."""
+    """Return a scenario's table, with a line about the machine below it."""
     rows = [row(results, target) for target in results.runs]
     lines = [
         f"### {results.scenario.name}: {results.scenario.description}",
@@ -223,7 +223,7 @@ def row(results: Results, target: str) -> list[str]:
 
 
 def against(results: Results, target: str, reference: str) -> str:
-    """Return the ratio of each figure of one chatapi to another's, median and range of the rounds."""
+    """Return a line for each figure: the target's ratio to the reference, median and range of the rounds."""
     figures: dict[str, Figure] = {
         "answers/s": answers_per_second,
         "CPU ms per request": cpu_ms_per_request,
@@ -241,20 +241,20 @@ def against(results: Results, target: str, reference: str) -> str:
 
 
 def cpu_ms_per_request(measurement: Measurement) -> float | None:
-    """Return the CPU time of all of the target's processes."""
+    """Return the CPU time a request of all of the target's processes; None if no answer was right."""
     costs = own_cost(measurement).values()
     return sum(cost.cpu_ms_per_request for cost in costs) if costs else None
 
 
 def own_cost(run: Measurement) -> dict[str, Cost]:
-    """Return the groups that belong to the target: all but the upstream, which is the only group of a direct
-    call.
+    """Return the costs of the target's groups: all but the upstream's. In a run of `direct` the upstream is
+    the target.
     """
     return {name: cost for name, cost in run.cost.items() if name != UPSTREAM} or run.cost
 
 
 def cpu_by_process(runs: list[Measurement]) -> str:
-    """Return CPU ms per request, `3.81 = web 1.90 + worker 1.61 + ...`; the sum is the sum of the medians."""
+    """Return the medians of CPU ms per request, and their sum: `3.81 = web 1.90 + worker 1.61 + ...`."""
     names = dict.fromkeys(name for run in runs for name in own_cost(run))
     parts = {
         name: median_of(run.cost[name].cpu_ms_per_request for run in runs if name in run.cost) or 0.0
@@ -283,7 +283,7 @@ def problems(runs: list[Measurement]) -> str:
 
 
 def machine(results: Results) -> str:
-    """Return a line that says how far the figures of this table can be trusted."""
+    """Return a line about the machine's speed and its other load, by which to judge the table."""
     runs = [run for target_runs in results.runs.values() for run in target_runs]
     calibrations = [run.calibration_ms for run in runs]
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scenario:
-    """One kind of load; the model's name says what the upstream does (see `bench.behaviour`)."""
+    """One kind of load; the model's name sets the upstream's behaviour (see `bench.behaviour`)."""
 
     name: str
     description: str
@@ -19,8 +19,8 @@ class Scenario:
     prompt_bytes: int = 0
 
     def load_arguments(self, seconds: float) -> list[str]:
-        """Return arguments for `bench.load`; a scenario with a number of requests ends with them instead of
-        with the time.
+        """Return arguments for `bench.load`; a scenario with a number of requests ends with the last one, not
+        after `seconds`.
         """
         arguments = [
             "--model",

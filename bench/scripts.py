@@ -1,5 +1,5 @@
-"""The upstream's answers, built once as ready HTTP bytes: one script for each model name, letter and wish for
-usage.
+"""The upstream's answers, built once as ready HTTP bytes: one script for each model name and letter, with and
+without a usage chunk.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def http_chunk(data: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
-    """Return a stream's script; raises ValueError if the model name is no script."""
+    """Return a stream's script; raises ValueError if the name is not one of `bench.behaviour`."""
     behaviour = Behaviour.parse(model)
     shared = {
         "id": ID_PLACEHOLDER.decode(),
@@ -66,8 +66,7 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
         "created": 1_700_000_000,
         "model": model,
     }
-    # OpenAI sends `usage: null` in all the other chunks when the usage chunk was asked for, and no such key
-    # when it was not.
+    # As OpenAI does: all chunks before a usage chunk have `usage: null`; without a usage chunk, none has it.
     no_usage = {"usage": None} if wants_usage else {}
 
     def frame(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
@@ -93,9 +92,7 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
 
 @lru_cache(maxsize=1024)
 def whole_script(model: str, letter: str) -> Script:
-    """Return the script of an answer that is not streamed; raises ValueError if the model name is
-    no script.
-    """
+    """Return the script of an answer that is not streamed; raises ValueError as `stream_script` does."""
     behaviour = Behaviour.parse(model)
     message = {"role": "assistant", "content": "".join(answer_tokens(letter, behaviour.tokens))}
     body = {

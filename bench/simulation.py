@@ -20,8 +20,8 @@ WEB_START_S, CLAIM_S, END_S = 0.0007, 0.0006, 0.0003
 """CPU of a request in a web process, and of its claim and its settlement in a worker."""
 WEB_TOKEN_S, WORKER_TOKEN_S = 31e-6, 44e-6
 """CPU of a token that comes alone."""
-MOST_FOR_TOKENS = 0.5  # of a late process: then they come in batches, which cost less
-BASE_S = 0.006  # what a first token takes without load: commits, hand-overs, a tick of the publisher
+MOST_FOR_TOKENS = 0.5  # of a process: tokens of a late one come in batches, which cost less
+BASE_S = 0.006  # the wait for a first token without load: commits, hand-overs, a tick of the publisher
 LEASE_S, ABSENCE_S, RETRY_S = 6.0, 3.0, (0.5, 1.5)
 """When streams of a dead worker end, when runs for a dead web process do, and when clients come back."""
 SETTLING_S = 30.0  # from the last start to a machine's loss
@@ -29,7 +29,7 @@ SETTLING_S = 30.0  # from the last start to a machine's loss
 
 @dataclass(eq=False)
 class Process:
-    """A web process or a worker: what it does, one after the other, and whose streams it has."""
+    """A web process or a worker: its queue of work, done one piece at a time, and its streams."""
 
     machine: int
     token_s: float
@@ -71,7 +71,7 @@ class Simulation:
         self._queue: deque[Stream] = deque()
 
     def run(self) -> None:
-        """Start all streams, lose a machine if that is asked for, and go on until all is over."""
+        """Start all streams, lose a machine with the option `lose`, and go on until no event is left."""
         for _ in range(self.options.streams):
             self._after(self._chance.uniform(0, self.options.ramp_seconds), self._start)
         if self.options.lose:
@@ -91,7 +91,7 @@ class Simulation:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Let workers with free slots pop, first the one with the least to do."""
+        """Give queued streams to workers with free slots, first to the one with the least to do."""
         alive = [each for each in self.workers if each.is_alive]
         while self._queue:
             free = [each for each in alive if len(each.streams) < self.options.slots]
@@ -160,8 +160,7 @@ class Simulation:
     def _go_on(self, process: Process, done: Callable[[], None] | None = None) -> None:
         if not process.is_alive:
             return
-        # Before `done`, which may start work of other processes: `_speed` must not count this one if it is
-        # idle.
+        # Set before `done`, which may start work of other processes: their `_speed` depends on it.
         process.is_busy = has_more = bool(process.work)
         if done is not None:
             done()
@@ -170,7 +169,7 @@ class Simulation:
             self._after(cpu_s / self._speed(process), partial(self._go_on, process, then))
 
     def _speed(self, process: Process) -> float:
-        """Return the part of a core that starts and ends of this process get now."""
+        """Return the part of a core that this process has now for starts and ends of streams."""
         beside = [each for each in [*self.webs, *self.workers] if each.machine == process.machine]
         wanted = sum(1.0 if each.is_busy else self._for_tokens(each) for each in beside)
         return min(1.0, self._cores / max(wanted, 1e-9)) * (1 - self._for_tokens(process))

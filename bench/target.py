@@ -11,7 +11,7 @@ Roots = dict[str, list[int]]
 
 
 class Unavailable(Exception):
-    """A target cannot be had on this machine; the message is one line."""
+    """A target cannot run on this machine; the message is one line."""
 
 
 @dataclass(frozen=True)

@@ -209,8 +209,8 @@ def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Run chatapi on a PostgreSQL database that the environment names; the server's processes count if it
-    runs here.
+    """Run chatapi on a PostgreSQL database that the environment names; the server's processes count if they
+    run on this machine.
     """
     service = Service("chatapi-postgresql", {"DATABASE_URL": named_database("chatapi")})
     with served_chatapi(service, upstream_url, folder) as target:
@@ -226,7 +226,7 @@ def named_database(name: str) -> str:
 
 @contextmanager
 def chatapi_traced(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Run chatapi with a trace of each request; the upstream is the collector, and drops them."""
+    """Run chatapi with a trace of each request; the upstream is the collector, and drops the traces."""
     traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{upstream_url}/traces"}
     with served_chatapi(Service("chatapi-traced", traces), upstream_url, folder) as target:
         yield target
@@ -291,7 +291,7 @@ def served_chatapi(service: Service, upstream_url: str, folder: Path) -> Iterato
 
 
 def wait_until_served(child: Child, port: int, state: Path) -> None:
-    """Wait until `serve` is ready and its reaper, which starts last and takes seconds, too: its imports must
+    """Wait until `serve` and its reaper are ready. The reaper starts last and takes seconds: its imports must
     not count as the load's.
     """
     wait_until_ready(child, port, "/readyz")
@@ -304,7 +304,7 @@ def wait_until_served(child: Child, port: int, state: Path) -> None:
 
 
 def own_environment(state: Path) -> dict[str, str]:
-    """Return the environment of a chatapi that keeps everything in this folder, with our other settings."""
+    """Return this environment with the state folder `state`, and without `ELSEWHERE_VARIABLES`."""
     inherited = {
         variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES
     }
@@ -333,7 +333,7 @@ def ledger_differences(environment: Mapping[str, str], checkout: Path = PROJECT_
 def run_manage(
     environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a management command to its end."""
+    """Run a management command to its end."""
     command = [sys.executable, "manage.py", *arguments]
     return subprocess.run(
         command,
@@ -347,7 +347,7 @@ def run_manage(
 
 
 def chatapi_roots(serve_pid: int) -> Roots:
-    """Return the processes below `serve` by their task: web, worker, reaper, valkey, and `serve` itself."""
+    """Return `serve` and the processes below it by their task: web, worker, reaper, valkey, serve."""
     roots: defaultdict[str, list[int]] = defaultdict(list)
     for pid in sorted(processes.descendants(serve_pid) - {serve_pid}):
         purpose = re.search(r"--only[ =](\w+)|(valkey)-server", processes.command_line(pid))

@@ -1,4 +1,4 @@
-"""A cheap scripted OpenAI-compatible upstream: the model name carries the behaviour (see `bench.behaviour`).
+"""A cheap scripted OpenAI-compatible upstream: the model's name sets its behaviour (see `bench.behaviour`).
 
 Every frame is built once per script, so that serving a token is one timer and one write, and the gateway
 under test gets nearly the whole machine. `GET /v1/models` and `GET /stats` answer too; the process stops by
@@ -31,7 +31,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """The part of a message that matters here: its last letter chooses the answer's."""
+    """The used part of a message, whose last letter chooses the answer's."""
 
     content: Any = None
 
@@ -58,7 +58,7 @@ class Request(msgspec.Struct):
 
 @dataclass
 class Counters:
-    """What `/stats` shows."""
+    """The figures of `/stats`."""
 
     requests: int = 0
     completed: int = 0
@@ -67,8 +67,8 @@ class Counters:
 
 
 class Playback:
-    """Plays one script on its schedule, counted from the request so that delays never add up; rests while the
-    client does not read.
+    """Plays one script on a schedule that begins with the request, so that delays do not add up; pauses while
+    the client does not read.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Playback:
         behaviour = script.behaviour
         self.interval_seconds = behaviour.delay_ms * behaviour.tokens_per_write / 1000
         self.due_at = self.loop.time() + behaviour.first_ms / 1000
-        if not script.writes:  # not streamed: it comes when a stream would have ended
+        if not script.writes:  # an answer that is not streamed comes when a stream would have ended
             self.due_at += behaviour.delay_ms * (behaviour.tokens - 1) / 1000
         self.position = 0
         self.is_paused = False
@@ -172,7 +172,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.playback is not None:
             self.transport.close()  # a pipelined request: no client under test sends one
-        elif self.path == b"/v1/traces":  # it is a collector of traces, too
+        elif self.path == b"/v1/traces":  # the collector of `chatapi-traced`
             self.transport.write(http_answer(200, {}))
         elif self.parser.get_method() == b"POST":
             self.answer_chat()
@@ -182,7 +182,7 @@ class UpstreamConnection(asyncio.Protocol):
     def answer_get(self, path: bytes) -> bytes:
         if path == b"/stats":
             return http_answer(200, asdict(self.counters))
-        if path == b"/health":  # a load balancer calls nobody who is not well
+        if path == b"/health":  # vllm-router asks for it before it starts
             return http_answer(200, {})
         if path == b"/v1/models":
             models = [
@@ -222,7 +222,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 async def serve(port: int, seconds: float) -> None:
-    """Serves on 127.0.0.1 for this long."""
+    """Serve on 127.0.0.1 for this long."""
     counters, answer_numbers = Counters(), count(1)
     server = await asyncio.get_running_loop().create_server(
         lambda: UpstreamConnection(counters, answer_numbers), "127.0.0.1", port, backlog=4096

@@ -21,7 +21,7 @@ TABLES = (
 
 
 class Usage(msgspec.Struct):
-    """What the upstream has counted."""
+    """The upstream's count of tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -54,7 +54,7 @@ def hold(_now: datetime, numbers: Sequence[int]) -> list[None]:
 
 
 def claim(_now: datetime, numbers: Sequence[int]) -> list[bool]:
-    """Give the generations their fence; return for each whether nobody else had claimed it."""
+    """Give the generations their fence; return for each whether it was still unclaimed."""
     rows = sql.fetch_all(
         f"UPDATE floor_generation SET fence = 1 WHERE id IN ({', '.join(['%s'] * len(numbers))})"
         " AND fence = 0 RETURNING id",
@@ -87,7 +87,7 @@ def settle(_now: datetime, spent: Sequence[Spent]) -> list[None]:
 
 
 def make_tables() -> None:
-    """Make the tables anew."""
+    """Drop and create the tables."""
     with transaction.atomic(), connection.cursor() as cursor:
         for table in ("floor_budget", "floor_generation", "floor_ledger"):
             cursor.execute(f"DROP TABLE IF EXISTS {table}")
@@ -97,7 +97,7 @@ def make_tables() -> None:
 
 
 def differences() -> str:
-    """Return what is wrong in the books after all requests have ended; nothing if they are right."""
+    """Return the sums of the books if they disagree once all requests have ended; else an empty text."""
     ((held, charged, n_open, n_settled, tokens, n_charges, amount),) = sql.fetch_all(
         "SELECT held, charged, (SELECT count(*) FROM floor_generation WHERE completion_tokens IS NULL),"
         " (SELECT count(*) FROM floor_generation WHERE fence = 1 AND completion_tokens IS NOT NULL),"

@@ -1,4 +1,4 @@
-"""What web and worker of the accounted floor send to Redis, and the Celery message."""
+"""The accounted floor's commands to Redis, and its Celery message."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

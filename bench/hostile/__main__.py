@@ -1,7 +1,7 @@
-"""Attacks a service of its own beside honest streams, one attack after the other, and prints what the honest
-streams felt.
+"""Attacks a service of its own beside honest streams, one attack after the other, and prints the effect on
+the honest streams.
 
-    python -m bench.hostile                                        every attack, some 30 minutes
+    python -m bench.hostile                                        every attack, some 45 minutes
     python -m bench.hostile --attacks one-byte-*,'no key'          some: by name or by means, with wildcards
     python -m bench.hostile --root ../release-1 --json before.json the service of another checkout
     python -m bench.hostile --list                                 the attacks

@@ -1,5 +1,5 @@
-"""The process that attacks: waits for a line on its standard input, runs one attack, and writes what came of
-it as JSON.
+"""The attacking process: waits for a line on its standard input, runs one attack, and writes its counts as
+JSON.
 
 python -m bench.hostile.attacker --attack tls-hello --port 8000 --attackers 1 --seconds 10 --keys KEYS.json
 --output FILE

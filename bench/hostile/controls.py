@@ -1,4 +1,4 @@
-"""Runs that attack nothing: what the harness itself costs the machine."""
+"""Runs that attack nothing and measure the harness's own cost."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ CONTROL = "control"
 
 @attack(CONTROL)
 async def nothing(attacker: Attacker) -> None:
-    """Nothing at all: what the honest streams feel of each other."""
+    """Nothing at all: the effect of the honest streams on each other."""
     await asyncio.sleep(attacker.seconds)
 
 

@@ -1,4 +1,4 @@
-"""One run: a fresh service, honest clients, some quiet seconds, an attack, and what became of the honest
+"""One run: a fresh service, honest clients, some quiet seconds, an attack, and its effect on the honest
 clients.
 """
 
@@ -65,7 +65,7 @@ class Harness:
             shutil.rmtree(state)
 
     def attack(self, attack: Attack, service: Service) -> Outcome:
-        """Start the clients, wait, attack, and read what all of them print."""
+        """Start the clients, wait, attack, and read the files that they have written."""
         with self.attacker(attack, service) as attacker, self.witness(service) as witness:
             time.sleep(QUIET_SECONDS)
             memory = Memory(service.child.pid)
@@ -83,7 +83,7 @@ class Harness:
         return outcome(named, self.plan.attackers, attacked_at, witnessed, attacked, memory.growth)
 
     def result(self, name: str) -> Path:
-        """Return the file to which a helper writes what it found."""
+        """Return the file to which the process of this name writes its results."""
         return self.folder / f"{name}.json"
 
     @contextmanager
@@ -144,7 +144,7 @@ def harness(plan: Plan, folder: Path) -> Iterator[Harness]:
 
 @contextmanager
 def talking(name: str, arguments: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a module of ours as a process that exchanges lines with this one; it ends with the block."""
+    """Run a module as a process that exchanges lines with this one; kill it at the end of the block."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             mortal([sys.executable, "-m", *arguments]),

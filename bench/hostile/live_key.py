@@ -1,6 +1,4 @@
-"""Attacks by a live key that a test key can not make: floods of valid requests, and an upstream of its own
-that misbehaves.
-"""
+"""Attacks that need a live key: floods of valid requests, and an upstream that misbehaves."""
 
 import asyncio
 
@@ -24,13 +22,13 @@ async def valid_requests(attacker: Attacker) -> None:
 
 @attack(LIVE_KEY)
 async def paced_streams_1000(attacker: Attacker) -> None:
-    """1,000 streams with a token each 20 ms at the same time: all that a worker takes."""
+    """1,000 streams at once, a token each 20 ms: nearly all that one organization may have open."""
     await attacker.hold(attacker.share(1000), chat(attacker.keys.live, model="tok1000-d20", stream=True))
 
 
 @attack(LIVE_KEY)
 async def streams_in_the_queue(attacker: Attacker) -> None:
-    """4,000 streams at the same time: more than the worker takes."""
+    """4,000 streams at once: more than one organization may have open."""
     await attacker.hold(attacker.share(4000), chat(attacker.keys.live, model="tok1000-d20", stream=True))
 
 
@@ -56,7 +54,7 @@ async def large_prompts(attacker: Attacker) -> None:
 
 
 def _asks_upstream(model: str, summary: str) -> Run:
-    """Return an attack: streams, and one whole answer, of an upstream that behaves like this."""
+    """Return an attack that asks such an upstream for streams and, one at a time, for whole answers."""
 
     async def run(attacker: Attacker) -> None:
         streamed = chat(attacker.keys.live, model=model, stream=True)

@@ -1,6 +1,4 @@
-"""The effect of one attack on others: the values that the attacker and the witness print, and the rule that
-they must keep.
-"""
+"""The effect of one attack: the values that the attacker and the witness write, and their bounds."""
 
 from collections import Counter
 
@@ -14,7 +12,7 @@ MAX_GROWTH_MB = 100.0
 
 
 class Attacked(msgspec.Struct, frozen=True):
-    """Counts of the attacker's process."""
+    """The counts of the attacker's process."""
 
     answers: dict[str, int]
     """By status; and `not connected`, `closed`, `no answer`."""
@@ -25,14 +23,14 @@ class Attacked(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """One honest stream: when each of its tokens came, and what was wrong with it."""
+    """One honest stream: the arrival times of its tokens, and its first problem (empty if it is right)."""
 
     arrivals: list[float]
     problem: str
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One question of an honest client; times are seconds of the monotonic clock."""
+    """One request of an honest client; times are seconds of the monotonic clock."""
 
     sent_at: float
     seconds: float
@@ -78,14 +76,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def excess_ms(self) -> float:
-        """Return how much longer the worst gap between two tokens was than in the seconds before
-        the attack.
-        """
+        """The worst gap between two tokens, less the worst in the seconds before the attack."""
         return max(0.0, self.worst_gap_ms - self.quiet_gap_ms)
 
     @property
     def violations(self) -> list[str]:
-        """Return the bounds that were missed; empty if the run passed."""
+        """The names of the missed bounds; empty if the run passed."""
         if self.failure:
             return [self.failure]
         most_ms = MAX_EXCESS_OF_A_CROWD_MS if self.attackers >= CROWD else MAX_EXCESS_MS
@@ -107,7 +103,7 @@ def outcome(
     attacked: Attacked,
     growth: dict[str, float],
 ) -> Outcome:
-    """Return the row of one run; what happened before `attacked_at` is quiet. `named` are name, attacker and
+    """Return the row of one run; the time before `attacked_at` is quiet. `named` has name, attacker and
     summary.
     """
     name, who, summary = named
@@ -143,7 +139,7 @@ def failed(named: tuple[str, str, str], attackers: int, failure: str) -> Outcome
 
 
 def worst_gap_ms(streams: list[Stream], *, before: float = float("inf"), after: float = 0.0) -> float:
-    """Return the longest time between two tokens of one stream, among gaps that ended in this time."""
+    """Return the longest gap between two tokens of one stream that ended between `after` and `before`."""
     gaps = [
         later - earlier
         for stream in streams

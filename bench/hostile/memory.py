@@ -5,7 +5,7 @@ from bench.targets import chatapi_roots
 
 
 class Memory:
-    """The memory of a service's processes since the moment at which this was made."""
+    """The growth of a service's processes since this object was made."""
 
     def __init__(self, serve_pid: int) -> None:
         self.serve_pid = serve_pid
@@ -17,9 +17,7 @@ class Memory:
         self.growth = dict.fromkeys(self.groups, 0.0)
 
     def living(self) -> dict[str, set[int]]:
-        """Return the members of each group; a process that was started later belongs to its
-        parent's group.
-        """
+        """Return the members of each group; a process that was started later belongs to its parent's."""
         return processes.process_groups(chatapi_roots(self.serve_pid))
 
     def proportional(self) -> dict[str, float]:
@@ -27,7 +25,7 @@ class Memory:
         return {name: processes.pss_mb(pids) for name, pids in self.living().items()}
 
     def sample(self) -> None:
-        """Look once: new processes count by their proportional size, known ones by their peak as well."""
+        """Measure once: the proportional size, and the peaks of the processes that ran from the beginning."""
         now = self.proportional()
         for name, pids in self.groups.items():
             by_peak = processes.peak_rss_mb(pids) - self.peaks_before[name]

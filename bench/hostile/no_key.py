@@ -32,8 +32,8 @@ async def chunk_flood(attacker: Attacker, method: str, path: str, n_bytes: int) 
 
 
 async def over_and_over(attacker: Attacker, payload: bytes, connections: int, *, waits: bool = True) -> None:
-    """Send the payload again and again over this many new connections, each of which waits at most for the
-    head of an answer.
+    """Send the payload again and again, over this many new connections at a time; with `waits`, each waits
+    for the head of the answer.
     """
 
     async def one() -> None:
@@ -234,9 +234,7 @@ async def websocket_handshakes(attacker: Attacker) -> None:
 
 @attack(NO_KEY)
 async def websocket_handshakes_nowhere(attacker: Attacker) -> None:
-    """WebSocket handshakes with a path that does not exist, a foreign origin and a wrong version, 50 at a
-    time.
-    """
+    """WebSocket handshakes with a path that does not exist and a wrong version, 50 at a time."""
     await over_and_over(attacker, websocket("/nowhere").replace(b"Version: 13", b"Version: 99"), 50)
 
 
@@ -339,7 +337,7 @@ async def unusual_methods(attacker: Attacker) -> None:
 
 @attack(NO_KEY)
 async def long_paths(attacker: Attacker) -> None:
-    """Paths of 12,000 bytes with escapes and a query of 1,000 parameters, over 10 kept connections."""
+    """Paths of 7,000 bytes with escapes and a query of 500 parameters, over 10 kept connections."""
     path = "/v1/" + "%2e%2e/" * 1000 + "?" + "&".join(f"a{number}=1" for number in range(500))
     await attacker.flood(request("GET", path), connections=10)
 

@@ -1,5 +1,5 @@
 """Attacks by a free test key with Responses and Messages: many items, deep blocks, stored responses that are
-read, continued and referred to, streams that nobody reads, and counting.
+read, continued and referred to, unread streams, and counting.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def post(attacker: Attacker, path: str, **members: Any) -> bytes:
 
 
 async def created(attacker: Attacker, **members: Any) -> str:
-    """Create a response and return its id when it has ended; blank if it was refused."""
+    """Create a response and return its id when it has ended; empty if it was refused."""
     async with attacker.connected() as connection:
         if connection is None or not await connection.send(post(attacker, RESPONSES, **members)):
             return ""

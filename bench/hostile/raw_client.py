@@ -1,8 +1,7 @@
 """The attacker's client: prepared bytes over raw connections, from an address of its own, bounded in bytes
 and time.
 
-It parses nothing of an answer but its status line, so that the machine's time goes to the server under
-attack.
+It parses only the status line of an answer, so that the machine's time goes to the server under attack.
 """
 
 import asyncio
@@ -89,7 +88,7 @@ class Connection(asyncio.Protocol):
         self.statuses.put_nowait(0)
 
     async def send(self, payload: bytes) -> bool:
-        """Send it all as fast as the peer takes it; whether the connection is still there. Raises
+        """Send all as fast as the peer takes it; return whether the connection is still open. Raises
         BudgetSpentError.
         """
         view = memoryview(payload)
@@ -122,7 +121,7 @@ class Connection(asyncio.Protocol):
         self.stream_ended.clear()
 
     def close(self) -> None:
-        """End the connection in good order: the server still gets all that the kernel has taken."""
+        """Close the connection without a reset: the server still gets all bytes that were sent."""
         if self.is_open:
             self.transport.close()
 
@@ -176,14 +175,16 @@ class Attacker:
                 connection.close()
 
     async def send_once(self, payload: bytes, *, waits: bool = True) -> int:
-        """Send it over a new connection; the answer's status, 0 if there is none or nobody waits for it."""
+        """Send the payload over a new connection; return the answer's status, 0 if there is none or without
+        `waits`.
+        """
         async with self.connected() as connection:
             if connection is None or (not await connection.send(payload) and not connection.statuses.qsize()):
                 return 0
             return await connection.status() if waits else 0
 
     async def flood(self, payload: bytes, *, connections: int = 4, is_streamed: bool = False) -> None:
-        """Send it again and again over this many kept connections, each waiting for its answer."""
+        """Send the payload again and again over this many kept connections, each waiting for its answer."""
 
         async def one() -> None:
             connection: Connection | None = None
@@ -203,7 +204,7 @@ class Attacker:
         await asyncio.gather(*(one() for _ in range(connections)))
 
     async def each(self, payloads: Iterable[bytes], *, connections: int = 1) -> None:
-        """Send each of them once, over new connections."""
+        """Send each payload once, over new connections."""
         waiting = iter(payloads)
 
         async def one() -> None:
@@ -215,8 +216,8 @@ class Attacker:
     async def hold(
         self, connections: int, payload: bytes = b"", *, receive_buffer_bytes: int | None = None
     ) -> None:
-        """Open this many connections, send each the payload, never read, and keep them until the time is
-        over.
+        """Open this many connections, send each the payload, and keep them until the time is over. With
+        `receive_buffer_bytes`, never read.
         """
         held: list[Connection] = []
         try:

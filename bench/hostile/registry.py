@@ -1,4 +1,4 @@
-"""The attacks by name: a coroutine function, its first line of documentation, and who can run it."""
+"""The attacks by name: a coroutine function, the first line of its docstring, and the attacker's means."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The outcomes as a markdown table, and what was missed.
+"""The outcomes as a markdown table, with the missed bounds.
 
 python -m bench.hostile.report after.json --before before.json      two releases beside each other
 """

@@ -82,7 +82,7 @@ class Service:
 
 
 def prepare(root: Path, folder: Path, ports: Ports, honest_model: str) -> Prepared:
-    """Make the state folder with the code of this checkout; raises ChildError."""
+    """Make the state folder with the code of the checkout at `root`; raises ChildError."""
     state = folder / "state"
     state.mkdir(parents=True)
     catalog = folder / "catalog.toml"

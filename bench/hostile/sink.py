@@ -1,4 +1,4 @@
-"""A process that reads what it is sent, drops it, and answers each read with a status line: for the controls.
+"""A process, for the controls, that drops all that it reads and answers each read with a status line.
 
 python -m bench.hostile.sink --port 27300
 """

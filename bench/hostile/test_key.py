@@ -57,7 +57,7 @@ async def slow_floats_within_limit(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def slow_floats_and_name_twice(attacker: Attacker) -> None:
-    """6 MB of slow floats, and a name that is there twice behind them."""
+    """6 MB of slow floats, followed by one name twice."""
     body = with_raw("x", slow_floats(6 * MB))[:-1] + b',"y":1,"y":2}'
     await three_at_once(attacker, chat(attacker.keys.test, body))
 
@@ -83,7 +83,7 @@ async def name_twice_over_limit(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def names_that_collide(attacker: Attacker) -> None:
-    """60,000 names in an object of metadata and in `logit_bias`, which differ in their last characters."""
+    """60,000 names in `logit_bias`, which differ in their last characters only."""
     names = b"{" + b",".join(b'"%s%05d":0' % (b"a" * 90, number) for number in range(60_000)) + b"}"
     await three_at_once(attacker, chat(attacker.keys.test, with_raw("logit_bias", names)))
 
@@ -97,7 +97,7 @@ async def long_integers(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def one_long_integer(attacker: Attacker) -> None:
-    """One integer of 7 million digits, and one of as many behind an exponent."""
+    """One integer of 6 million digits, and a number whose exponent has one million."""
     await three_at_once(
         attacker, chat(attacker.keys.test, with_raw("x", b"[" + b"9" * (6 * MB) + b",1e" + b"9" * MB + b"]"))
     )
@@ -134,7 +134,7 @@ async def escapes(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def unfinished_json(attacker: Attacker) -> None:
-    """7 MB of an array that never ends, of whitespace, and of a body that is wrong in its last byte."""
+    """6 MB of an unfinished array, 7 MB of whitespace, and 7 MB of a body that is wrong in its last byte."""
     payloads = [b"[" + b"0," * (3 * MB), b" " * (7 * MB), chat_body()[:-1] + b" " * (7 * MB) + b"x"]
     await asyncio.gather(
         *(attacker.flood(chat(attacker.keys.test, body), connections=1) for body in payloads)
@@ -152,7 +152,7 @@ async def large_body_many_times(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def body_that_pauses(attacker: Attacker) -> None:
-    """200 large bodies of a good key that stop half-way."""
+    """200 bodies of a good key that announce 7 MB and stop after 300 KB."""
     headers = {**bearer(attacker.keys.test), "Content-Length": "7000000"}
     await attacker.hold(attacker.share(200), head("POST", "/v1/chat/completions", headers) + b" " * 300_000)
 

@@ -1,5 +1,5 @@
-"""Attacks by a free test key with parameters and prompts: tools, schemas, many messages, text that is hard to
-count.
+"""Attacks by a free test key with parameters and prompts: tools, schemas, many messages, and text that is
+slow to count.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def schema_all_of(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def schema_any_of_nested(attacker: Attacker) -> None:
-    """A JSON schema whose `anyOf` multiply: 16 in each of eight levels, by reference."""
+    """A JSON schema whose `allOf` multiply: 16 references in each of eight levels."""
     definitions = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 16} for level in range(8)}
     await three_at_once(
         attacker,
@@ -157,7 +157,7 @@ async def tokenizer_runs(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def tokenizer_mixture(attacker: Attacker) -> None:
-    """Prompts of 3 MB of random-looking base64 and of emoji, said again by the sandbox."""
+    """Prompts of 3 MB of random-looking base64 and of emoji, which the sandbox echoes."""
     base64 = ("Zm9vYmFyYmF6cXV4" + "aGVsbG8" * 3) * (3 * MB // 37)
     payloads = [
         chat(attacker.keys.test, model="sandbox-echo", stream=True, messages=messages(text))
@@ -190,7 +190,7 @@ async def pictures(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def markers(attacker: Attacker) -> None:
-    """A million brackets that look like the beginning of a sandbox marker."""
+    """500,000 brackets that look like the beginning of a sandbox marker."""
     await three_at_once(attacker, chat(attacker.keys.test, messages=messages("[sandbox " * 500_000)))
 
 
@@ -205,7 +205,7 @@ async def token_prompts(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def best_of_and_echo(attacker: Attacker) -> None:
-    """Text completions of a prompt of 1 MB with 20 tries each, said again."""
+    """Text completions of a prompt of 1 MB with echo and `best_of` 20."""
     body = json.dumps(
         {
             "model": "sandbox",

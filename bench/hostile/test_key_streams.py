@@ -46,7 +46,7 @@ async def readers_that_never_read(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def slow_readers(attacker: Attacker) -> None:
-    """200 long streams that are read with 100 bytes a second."""
+    """200 long streams that are read once a second, into a small buffer."""
     payload = chat(attacker.keys.test, stream=True, messages=messages(LONG_STREAM))
 
     async def one() -> None:
@@ -84,7 +84,7 @@ async def streams_as_fast_as_they_go(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def connect_and_abort(attacker: Attacker) -> None:
-    """Streams that are left as soon as they are asked for, 50 at a time."""
+    """Streams whose clients leave at once, 50 at a time."""
     payload = chat(attacker.keys.test, stream=True, messages=messages(PACED_STREAM))
 
     async def one() -> None:
@@ -133,7 +133,7 @@ async def small_tickets(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def idempotency_keys(attacker: Attacker) -> None:
-    """Requests with an Idempotency-Key of their own each, over 50 connections."""
+    """Requests, each with an Idempotency-Key of its own, over 50 connections."""
 
     def payload(number: int) -> bytes:
         return chat(
@@ -147,7 +147,7 @@ async def idempotency_keys(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def one_idempotency_key(attacker: Attacker) -> None:
-    """One request with one Idempotency-Key, attached to over 300 connections."""
+    """One Idempotency-Key over 300 connections, which attach to one stream."""
     extra = {"Idempotency-Key": f"{attacker.address}-one"}
     await attacker.hold(
         attacker.share(300),
@@ -157,7 +157,7 @@ async def one_idempotency_key(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def respond_async(attacker: Attacker) -> None:
-    """Long requests whose answer is not waited for, over 30 kept connections."""
+    """Long requests with `Prefer: respond-async`, over 30 kept connections."""
     extra = {"Prefer": "respond-async"}
     await attacker.flood(
         chat(attacker.keys.test, extra=extra, stream=True, messages=messages(PACED_STREAM)), connections=30
@@ -165,7 +165,7 @@ async def respond_async(attacker: Attacker) -> None:
 
 
 async def _begun(attacker: Attacker, text: str) -> str:
-    """Begin a stream, leave it, and return its id; blank if it was refused."""
+    """Begin a stream, leave it, and return its id; empty if it was refused."""
     payload = chat(
         attacker.keys.test, extra={"Prefer": "respond-async"}, stream=True, messages=messages(text)
     )
@@ -218,7 +218,7 @@ async def receipts(attacker: Attacker) -> None:
 
 
 def embeddings(key: str) -> bytes:
-    """Return a small request for 12 MiB of vectors, as up to 70 MiB of numbers."""
+    """Return a small request for 12 MiB of vectors, which are up to 70 MiB as JSON."""
     inputs = [str(number) for number in range(2_048)]
     body = json.dumps({"model": "sandbox-embedding", "input": inputs}).encode()
     return request("POST", EMBEDDINGS, bearer(key), body)

@@ -1,5 +1,5 @@
-"""An upstream that misbehaves: the model's name says how. It stops by itself, and bounds what it sends for
-one request.
+"""An upstream that misbehaves as the model's name says. It stops by itself, and bounds the bytes and the
+time of each answer.
 
 python -m bench.hostile.upstream --port 27200
 """
@@ -31,7 +31,7 @@ JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: c
 
 
 def behaviour(function: Behaviour) -> Behaviour:
-    """Register a coroutine function under its name: what it sends is the answer, head and all."""
+    """Register a coroutine function under its name: it sends the whole answer, with the head."""
     BEHAVIOURS[function.__name__.replace("_", "-")] = function
     return function
 
@@ -87,7 +87,7 @@ async def lines_without_event(send: Send) -> None:
 
 @behaviour
 async def fragments(send: Send) -> None:
-    """Events in HTTP chunks of one byte, 100,000 at once."""
+    """Events in HTTP chunks of one byte, 65,000 at once."""
     await send(STREAM_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     piece = b"".join(b"1\r\n%c\r\n" % byte for byte in event([said("word ")]) * 400)
     while True:
@@ -218,7 +218,7 @@ async def header_flood(send: Send) -> None:
 
 @behaviour
 async def refusal_without_end(send: Send) -> None:
-    """A status of 400 with a body without an end."""
+    """A status of 400 with a body that never ends."""
     await send(
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
         b'{"error":{"message":"'

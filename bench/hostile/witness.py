@@ -54,7 +54,7 @@ class Prober:
         return problem
 
     async def exchange(self) -> str:
-        """Send one request and return what was wrong with the answer; empty if it was right."""
+        """Send one request and return the problem with the answer; empty if it is right."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 if self.connection is None:
@@ -80,8 +80,8 @@ class Prober:
 
 
 async def again_and_again(ask: Ask, pause_seconds: float, probes: list[Probe]) -> None:
-    """Ask every `pause_seconds`, or as soon as the last question is answered; one that is not answered counts
-    up to the end.
+    """Ask every `pause_seconds`, or as soon as the last answer is there. When cancelled, record a request
+    that is still unanswered, with the time until then.
     """
     while True:
         sent_at, problem = clock(), UNANSWERED
@@ -95,7 +95,7 @@ async def again_and_again(ask: Ask, pause_seconds: float, probes: list[Probe]) -
 
 
 def requester(client: Client, load: Load) -> Ask:
-    """Asks for a short stream and checks it."""
+    """Return a function that requests a short stream and checks it."""
 
     async def ask() -> str:
         await client.request()
@@ -105,7 +105,7 @@ def requester(client: Client, load: Load) -> Ask:
 
 
 def problem_of(exchange: Exchange, load: Load) -> str:
-    """Return what is wrong with an answer; empty if it is right."""
+    """Return the problem with an answer; empty if it is right."""
     try:
         check_exchange(exchange, load, Timings())
     except AnswerError as problem:
@@ -114,7 +114,7 @@ def problem_of(exchange: Exchange, load: Load) -> str:
 
 
 def stream_of(exchange: Exchange, load: Load) -> Stream:
-    """Return the record of a stream, also of one that ended early."""
+    """Return the record of a stream, whole or cut off."""
     body = b"".join(part for _, part in exchange.parts)
     contents = [Content(event.end_bytes, text_of(event.data)) for event in split_events(body)]
     arrivals = token_arrivals(exchange, [content for content in contents if content.text])
@@ -135,7 +135,7 @@ def load_of(base_url: str, key: str, model: str, timeout_seconds: float) -> Load
 
 
 async def all_begun(client: Client) -> None:
-    """Returns when each stream has sent something beyond its head."""
+    """Wait until each stream has sent something beyond its head, or all have ended."""
     while sum(len(exchange.parts) > 2 for exchange in client.exchanges) < STREAMS:
         await asyncio.sleep(0.02)
         if all(exchange.ended_at for exchange in client.exchanges):
@@ -143,7 +143,7 @@ async def all_begun(client: Client) -> None:
 
 
 async def witness(base_url: str, key: str, model: str, patience_seconds: float) -> Witnessed:
-    """Run the streams to their end, and ask meanwhile."""
+    """Run the streams to their end, with probes and short requests beside them."""
     behaviour = Behaviour.parse(model)
     timeout_seconds = behaviour.tokens * behaviour.delay_ms / 1000 + patience_seconds
     load = load_of(base_url, key, model, timeout_seconds)

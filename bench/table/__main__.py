@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> Parts:
-    """Run the parts and return them; each is kept in the file as soon as it is complete."""
+    """Run the parts and return them; write each to the file as soon as it is complete."""
     chosen = parts_named(options.parts)
     plan = Plan(options.databases, options.rounds, options.seconds, 0)
     estimated_s = plan.estimated_s(chosen)
@@ -107,7 +107,7 @@ def keep(parts: Parts, file: Path | None) -> None:
 
 
 def asked(arguments: list[str]) -> str:
-    """Return the command without its file, so that it says only what was measured and how."""
+    """Return the command without `--json` and its file."""
     if "--json" in arguments:
         at = arguments.index("--json")
         arguments = arguments[:at] + arguments[at + 2 :]

@@ -12,7 +12,7 @@ KEYS_EACH = 10
 
 
 def make(number: int, path: str) -> None:
-    """Make as many keys, ten for each organization, and write their secrets to a file, one a line."""
+    """Make this number of keys, ten for each organization, and write them to a file, one a line."""
     secrets = []
     for organization in range(number // KEYS_EACH):
         with acting_command("bench"), transaction.atomic():

@@ -1,5 +1,5 @@
-"""docs/performance.md and its pictures, out of the runs: the page's text is written by hand, and its figures,
-between markers, are replaced.
+"""Fills docs/performance.md and draws its pictures from the runs. The page's text is written by hand; its
+figures stand between markers and are replaced.
 """
 
 import re
@@ -74,9 +74,7 @@ def verdicts(parts: Parts) -> str:
 
 
 def accounted(parts: Parts) -> str:
-    """Return what chatapi and the accounted floors read in the rows whose bounds stand beside another
-    program.
-    """
+    """Return the table of chatapi and the accounted floors for the rows that compare with another program."""
     found = {
         (reading.row.name, variant, reading.database): reading
         for variant in SHAPES
@@ -97,7 +95,7 @@ def accounted(parts: Parts) -> str:
 
 
 def note(parts: Parts) -> str:
-    """Return how far the verdicts can be trusted."""
+    """Return a note about the number of rounds, by which to judge the verdicts."""
     rounds = {len(runs) for measured in parts.values() for runs in measured.runs.values()}
     if min(rounds, default=0) >= ENOUGH_ROUNDS:
         return f"Every part has {min(rounds)} rounds or more."
@@ -108,7 +106,7 @@ def note(parts: Parts) -> str:
 
 
 def origin(parts: Parts) -> str:
-    """Return where each part's runs are from."""
+    """Return the origin of each part's runs: commit, time, rounds, machine and commands."""
     lines = []
     for name, measured in parts.items():
         rounds = max(map(len, measured.runs.values()), default=0)
@@ -125,7 +123,7 @@ def origin(parts: Parts) -> str:
 
 
 def side_by_side(parts: Parts) -> str:
-    """Return what each target gives and needs, medians."""
+    """Return the medians of each target's rates, latencies and CPU time."""
     lines = []
     for name in ("direct", "floor", "portkey", *ROWS_OF_OURS):
         cells = [ROWS_OF_OURS.get(name, name)]
@@ -200,7 +198,9 @@ THREADS = {
 
 
 def sizing(parts: Parts) -> str:
-    """Return what a request, a token and an open stream need, and what a core carries."""
+    """Return the CPU time and memory of a request, a token and an open stream, and the streams that a core
+    carries.
+    """
     lines = []
     for database, title in TITLES.items():
         name = f"{database} 1+1"

@@ -1,5 +1,5 @@
-"""The pictures of docs/performance.md: bars as SVG, without fonts or scripts of other places, for light and
-dark pages.
+"""The pictures of docs/performance.md: bars as SVG, for light and dark pages, without external fonts or
+scripts.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def throughput(parts: Parts) -> Bars:
 def memory(parts: Parts) -> Bars:
     """Return the median peak memory of each process under 1,000 streams."""
     rows = pieces(parts, "crowd", "peak_pss_mb")
-    return {name: row for name, row in rows.items() if any(row.values())}  # not of older files of results
+    return {name: row for name, row in rows.items() if any(row.values())}  # 0 in older files of results
 
 
 def cpu_by_process(parts: Parts) -> Bars:
@@ -79,7 +79,7 @@ def pieces(parts: Parts, part: str, attribute: str) -> Bars:
 
 
 def bars(title: str, rows: Bars, *, digits: int, is_stacked: bool = True) -> str:
-    """Return a picture of bars; the pieces of a row follow each other or, not stacked, have a bar each."""
+    """Return a picture of bars: a row is one bar of all its pieces or, not stacked, a bar for each piece."""
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     colours = {kind: COLOURS[number % len(COLOURS)] for number, kind in enumerate(kinds)}
     top = max((sum(row.values()) if is_stacked else max(row.values()) for row in rows.values()), default=1)

@@ -1,4 +1,4 @@
-"""What is kept of the table's runs, and what their rounds say about a bound."""
+"""The file of the table's runs, and the verdict of their rounds on a bound."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return what the rounds say about the bound."""
+        """Return `MET`, `CLOSE` or `MISSED`, by `RULE`."""
         missing = self.bound - median(self.rounds)
         if not self.row.is_lower_bound:
             missing = -missing
@@ -86,7 +86,7 @@ def readings(parts: Parts, rows: Sequence[Row] = ROWS) -> list[Reading]:
 
 
 def as_results(name: str, measured: Measured) -> Results:
-    """Return a part's runs as the report's functions read them."""
+    """Return a part's runs in the form that the report's functions take."""
     scenario = next(part.scenario for part in PARTS if part.name == name)
     return Results(SCENARIOS[scenario], measured.runs)
 
@@ -111,7 +111,7 @@ def load(file: Path) -> Parts:
 
 
 def save(parts: Parts, file: Path) -> None:
-    """Write the file anew, one run a line."""
+    """Write the file, one run a line."""
     text = (
         msgspec.json.encode(parts)
         .decode()

@@ -1,5 +1,5 @@
-"""What the table measures (parts: contestants that run by turns) and what it asks for (rows: a figure of a
-part, and its bound on each database).
+"""The table's parts (contestants that run by turns) and its rows (a figure of a part, with its bound on each
+database).
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Part:
 
 
 PARTS = (
-    # First, so that no other service has connections to the same PostgreSQL, whose memory counts whole.
+    # First: PostgreSQL's memory counts whole, so no other service may have connections to it yet.
     Part("crowd", "crowd", (FLOOR,), ("1+1 alone",), seconds=9, setup_s=12),
     Part("streams", "saturate", (DIRECT, FLOOR, PORTKEY), WITH_BOTH, setup_s=18),
     Part("first token", "sequential", (DIRECT,), WITH_ACCOUNTED),
@@ -81,7 +81,7 @@ class Row:
 
 
 def cpu_us_per_token(run: Measurement) -> float | None:
-    """Return the CPU time of all of the target's processes."""
+    """Return the CPU time a token of all of the target's processes, in µs."""
     return summed(run, lambda cost: cost.cpu_us_per_token)
 
 
@@ -101,22 +101,22 @@ def summed(run: Measurement, figure: Callable[[Cost], float]) -> float | None:
 
 
 def ratio(figure: Figure, reference: str, variant: str = "1+1") -> OfRounds:
-    """Return how to divide by another target's figure of the same round."""
+    """Return a function that divides by another target's figure of the same round."""
     return lambda results, database: results.ratios(f"{database} {variant}", reference, figure)
 
 
 def difference(figure: Figure, reference: str, variant: str = "1+1") -> OfRounds:
-    """Return how to take off another target's figure of the same round."""
+    """Return a function that subtracts another target's figure of the same round."""
     return lambda results, database: results.differences(f"{database} {variant}", reference, figure)
 
 
 def against(figure: Figure, variant: str, base: str) -> OfRounds:
-    """Return how to divide by another variant's figure of the same round, on the same database."""
+    """Return a function that divides by another variant's figure of the same round and database."""
     return lambda results, database: results.ratios(f"{database} {variant}", f"{database} {base}", figure)
 
 
 def value(figure: Figure, variant: str = "1+1") -> OfRounds:
-    """Return how to take the figure itself."""
+    """Return a function that takes the figure itself."""
     return lambda results, database: results.values(f"{database} {variant}", figure)
 
 
@@ -215,7 +215,7 @@ ROWS = (
 
 
 def bounded(variant: str) -> tuple[Row, ...]:
-    """Return the rows whose bounds stand beside another program, as this variant reads them."""
+    """Return the rows that compare with another program, with figures of this variant."""
     of_rounds = {
         "streams": ratio(answers_per_second, PORTKEY, variant),
         "cpu": ratio(cpu_ms_per_request, FLOOR, variant),

@@ -1,4 +1,4 @@
-"""Runs the parts of the table: starts what each needs, visits its contestants by turns, verifies books."""
+"""Runs the parts of the table: starts their targets, loads the contestants by turns, verifies the books."""
 
 import platform
 import time
@@ -22,7 +22,7 @@ from bench.targets import TARGETS
 
 @dataclass(frozen=True)
 class Contestant:
-    """A target in a part, and how it is used."""
+    """A target in a part, with the variant in which it is used."""
 
     name: str
     target: str
@@ -31,7 +31,7 @@ class Contestant:
 
 @dataclass
 class Fleet:
-    """The targets that run, each from its first use to the end of the last part that uses it."""
+    """The running targets: each runs from its first use to the end of the last part that uses it."""
 
     upstream: Child
     upstream_url: str
@@ -41,7 +41,7 @@ class Fleet:
     missing: dict[str, str] = field(default_factory=dict)
 
     def target(self, contestant: Contestant) -> Target | None:
-        """Return a running target, started if need be; None where it cannot be had."""
+        """Return the running target, and start it before its first use; None if it is unavailable."""
         name = contestant.target
         if name not in self.running and name not in self.missing:
             progress(f"starting {name}")
@@ -65,18 +65,18 @@ class Fleet:
             yield target
 
     def stop_all_but(self, needed: set[str]) -> dict[str, str]:
-        """Stop what no later part needs; returns the differences in the books of each service."""
+        """Stop all other targets; return the differences in the books of each, by name."""
         return {name: self.stop(name) for name in list(self.running) if name not in needed}
 
     def stop(self, name: str) -> str:
-        """Verify the books of a target and stop it."""
+        """Verify the books of a target and stop it; return the differences."""
         stack, target = self.running.pop(name)
         with stack:
             return target.verify_ledger() if target.verify_ledger else ""
 
 
 def contestants(part: Part, databases: list[str]) -> list[Contestant]:
-    """Return those that take turns in a part."""
+    """Return the contestants of a part."""
     ours = [
         Contestant(f"{database} {name}", f"{database} {VARIANTS[name].service}", name)
         for name in part.variants
@@ -104,7 +104,7 @@ def run_part(
 
 @dataclass(frozen=True)
 class Plan:
-    """How often and how long."""
+    """The databases, the number of rounds, the seconds of a run, and the time after which no round begins."""
 
     databases: list[str]
     rounds: int
@@ -112,7 +112,7 @@ class Plan:
     ends_at: float
 
     def estimated_s(self, parts: list[Part]) -> float:
-        """Return about how long these parts take."""
+        """Return an estimate of the seconds that these parts take."""
         total = 15.0
         for part in parts:
             runs = len(contestants(part, self.databases)) * self.rounds
@@ -121,7 +121,7 @@ class Plan:
 
 
 def run_once(part: Part, fleet: Fleet, contestant: Contestant, seconds: float) -> Measurement:
-    """Run the load once, and read what only the probes inside a service know."""
+    """Run the load once; of a probed service, add the figures of its threads and turns."""
     target = fleet.target(contestant)
     assert target is not None
     variant = VARIANTS[contestant.variant] if contestant.variant else None
@@ -153,7 +153,7 @@ def thread_seconds(target: Target) -> dict[str, float]:
 
 
 def machine() -> str:
-    """Return the machine on which the figures hold."""
+    """Return a description of this machine: cores, Python and kernel."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU")
     cores = sum(line.startswith("processor") for line in lines)

@@ -84,7 +84,7 @@ def served(service: str, database: str, upstream_url: str, folder: Path, rows: i
 
 @contextmanager
 def new_database(database: str, name: str) -> Iterator[dict[str, str]]:
-    """Yield the setting of a database of this service's own; PostgreSQL's is dropped in the end."""
+    """Yield the setting that names a new database; drop PostgreSQL's at the end."""
     if database == "sqlite":
         yield {}
         return
@@ -104,9 +104,10 @@ def make_keys(environment: Mapping[str, str], file: Path) -> None:
 
 
 def fill(environment: Mapping[str, str], rows: int) -> None:
-    """Write as many made-up generations and seal them, so that nothing is left to do when the load begins."""
+    """Write this number of made-up generations and seal them, so that no such work runs beside the load."""
     manage(environment, "seedusage", "--add", "--generations", str(rows))
-    # The reaper checks the books once an hour, for the first time when it starts: beside the load.
+    # The reaper checks the books once an hour, first when it starts. A check that has just begun keeps it
+    # from checking beside the load.
     code = (
         "from usage.database.clock import database_now; from usage.verification import ledger_checks; "
         "ledger_checks.begin(database_now(), [None])"
@@ -119,7 +120,7 @@ def fill(environment: Mapping[str, str], rows: int) -> None:
 
 
 def used_as(target: Target, variant: Variant, folder: Path) -> Target:
-    """Return the target as a variant uses it, with its processes on their cores."""
+    """Pin the target's processes to the variant's cores, and return the target with the variant's keys."""
     pin(target.find_roots(), variant.pins or {})
     if not variant.has_keys_in_turn:
         return target
@@ -127,7 +128,7 @@ def used_as(target: Target, variant: Variant, folder: Path) -> Target:
 
 
 def pin(roots: Roots, pins: Pins) -> None:
-    """Let each process run on its core only, or on all; PostgreSQL's always use all."""
+    """Let each process run on its core only, or on all without a pin; PostgreSQL's always use all."""
     every = range(os.cpu_count() or 1)
     for task, pids in roots.items():
         if task == "postgresql":

@@ -1,5 +1,5 @@
-"""The hostile benchmark: one short attack on a real service, the rule by which it is judged, and that every
-attack is documented.
+"""The hostile benchmark: one short attack on a real service, the bounds of its rows, and the documentation of
+every attack.
 """
 
 import os
@@ -23,7 +23,7 @@ DAY = 100_000.0
 
 
 def stream(*gaps: float, problem: str = "") -> Stream:
-    """Return a stream that has paced tokens before the attack, and these gaps during it."""
+    """Return a stream with paced tokens before the attack, and with these gaps during it."""
     arrivals = [DAY - 0.03, DAY - 0.01]
     for gap in gaps:
         arrivals.append(arrivals[-1] + gap)

@@ -1,4 +1,4 @@
-"""The bench of pages fails for what is slow, asks too much or is too heavy, and says which page it is."""
+"""The bench of pages fails for a page that is slow, sends too many queries or is too heavy, and names it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_the_slower_of_two_readers_counts(capsys: pytest.CaptureFixture[str]) ->
     assert "The slowest page or route: page, 1001 ms of at most 1000." in capsys.readouterr().out
 
 
-# Links that were mailed, second factors, and deliveries of webhooks: there are none.
+# Routes of mailed links, second factors and deliveries of webhooks, of which there are no rows.
 WITHOUT_ROWS = {
     "invitation", "accept", "new_password", "confirm_sign_up", "confirm_address", "openid_connect_login",
     "openid_connect_callback", "mfa_remove_webauthn", "replay_webhook", "webhook_replay",

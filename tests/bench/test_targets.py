@@ -1,4 +1,4 @@
-"""A gateway that cannot be had is one line; the floors of the shape answer right; keys take turns."""
+"""A gateway that cannot be installed is skipped with one line; the floors answer right; keys take turns."""
 
 import sqlite3
 import sys

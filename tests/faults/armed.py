@@ -1,4 +1,5 @@
-"""`manage.py` whose failpoints say in its log that they strike: one that never struck has proved nothing.
+"""Runs `manage.py` with failpoints that write to its log when they strike, because one that never struck has
+proved nothing.
 
 python -m tests.faults.armed serve --only worker       CHATAPI_FAILPOINTS says which, when and how
 """
@@ -47,21 +48,19 @@ class Strike:
         answered and it has never struck.
         """
         wait_for(lambda: self.has_struck or is_answered(), f"{self.failpoint} to strike")
-        # What is passed behind the answer may strike a moment after it.
+        # A failpoint behind the answer may strike a moment after it.
         wait_for(lambda: self.has_struck, f"{self.failpoint} to strike behind the answer", 2)
         if self.action == "kill9":
             self._installation.processes[self.carrier].wait(5)
 
 
 def start(installation: Installation, role: str, armed: str) -> None:
-    """Let a process with these failpoints take the place of the one that plays this role, and wait until it
-    is ready.
-    """
+    """Replace the process of this role by one with these failpoints, and wait until it is ready."""
     installation.replace(role, "-m", "tests.faults.armed", CHATAPI_FAILPOINTS=armed)
 
 
 def strikes(installation: Installation, role: str, failpoint: str) -> int:
-    """Return the number of times that it has struck in processes of this role."""
+    """Return the number of times that the failpoint has struck in processes of this role."""
     return installation.log(role).count(f"failpoint {failpoint} strikes")
 
 

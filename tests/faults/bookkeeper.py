@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def _patiently(question: Callable[[], Any]) -> Any:
-    """Ask until the database answers: it may be what a test has killed."""
+    """Ask until the database answers, which a test may have killed."""
     from django.db import OperationalError, connection
 
     give_up_at = time.monotonic() + PATIENCE_S

@@ -43,7 +43,7 @@ def installed(
 
 @pytest.fixture(scope="module")
 def bookkeeper(installed: Installation) -> Iterator[Bookkeeper]:
-    """Checks the installation's books."""
+    """Yield a process that checks the installation's books."""
     bookkeeper = Bookkeeper(installed)
     yield bookkeeper
     bookkeeper.stop()
@@ -81,5 +81,5 @@ def valkey(installation: Installation) -> Iterator[Redis]:
 
 @pytest.fixture
 def ask(installation: Installation) -> Ask:
-    """Ask for a completion and listen to the answer."""
+    """Return a function that requests a completion and listens to the answer."""
     return partial(Listener, installation)

@@ -1,4 +1,4 @@
-"""Brings about what a reaper's look finds, by the books' own doors. Runs inside an installation."""
+"""Makes the situations that a reaper's look finds, with the books' functions. Runs inside an installation."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +35,8 @@ def new_organization(name: str, url: str) -> Person:
 
 
 def prepare(url: str, numbers: Iterable[int]) -> None:
-    """Send the service's events to the URL. Write the days before today of organizations that are to spend
-    much, as long as no reaper closes these days.
+    """Send the service's events to the URL. Write the past days of the organizations that are to spend much,
+    before a reaper closes these days.
     """
     webhooks.add(WebhookEndpoint(organization=None, url=url))
     now = database_now()
@@ -73,7 +73,7 @@ def rising_failures(url: str, number: int, _: Redis) -> Found:
 
 
 def ledger_check(_: str, number: int, __: Redis) -> Found:
-    # Each is of a day of its own, and a check of everything, which no reaper's check makes good.
+    # Each check has a day of its own. It covers all rows, so no check of a reaper resolves its differences.
     checked_at = database_now() - timedelta(days=number)
     LedgerCheck.objects.create(checked_at=checked_at, differences=1, first_difference="a test")
     return [("ledger_check.failed", f"ledger {checked_at:%Y-%m-%d}")]
@@ -99,7 +99,7 @@ def end_of_outage(url: str, number: int, _: Redis) -> Found:
     now = database_now()
     begun = outages.changes(now, [f"{model} {DEPLOYMENT}"], [model])
     outages.write(now, [begun])
-    # Only the messages of the end are on the way.
+    # Only the messages about the end are still to be sent.
     Event.objects.filter(dispatched_at=None).update(dispatched_at=now)
     run(person, model=model, deployment=DEPLOYMENT)
     ends = {"deployment.down": "deployment.up", "model.down": "model.up"}

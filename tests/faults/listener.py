@@ -1,4 +1,4 @@
-"""Listens to an answer in a thread of its own, while the test breaks something: what came, and when."""
+"""Records an answer and its times in a thread of its own, while the test breaks something."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ class Listener:
     """One request and what its client has got so far."""
 
     def __init__(self, installation: Installation, model: str, *, url: str = "", **parameters: Any) -> None:
-        """Asks at once; at another `url` than the web process's own, if given."""
+        """Send the request at once, to `url` if it is given, else to the web process."""
         self.status = 0
         self.generation_id = ""
         self.body: Any = None
@@ -50,9 +50,7 @@ class Listener:
 
     @property
     def ends(self) -> int:
-        """Return the number of its good ends (a finish_reason, or an answer in one piece) and of
-        its errors.
-        """
+        """Return the number of ends that have come: a finish_reason, an answer in one piece, or an error."""
         if self.body is not None:
             return 1
         finishes = [

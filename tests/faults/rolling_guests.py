@@ -27,8 +27,8 @@ PAUSE_S = (0.0, 0.3)
 
 
 class RollingGuest(Guest):
-    """A guest whose upstreams are well. It uses a connection that it keeps, also one to a process that is to
-    stop; a new one goes to a ready process.
+    """A guest whose upstreams do not fail. It uses its kept connections, even to a process that is stopping;
+    a new connection goes to a ready process.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Guests:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Ask until the end of the block, and to the end of each visit."""
+        """Send requests until the end of the block, and wait for the end of each visit."""
         threads = [
             threading.Thread(target=self._call, args=(Connections() if number % 3 else NoConnections(),))
             for number in range(GUESTS)

@@ -55,7 +55,7 @@ INPUT_NANODOLLARS, OUTPUT_NANODOLLARS = 1_000, 2_000
 
 
 class RollingRestart:
-    """The installation, its clients, and what replaces its processes."""
+    """The installation and its clients; it replaces the processes."""
 
     def __init__(self, folder: Path, seed: int, code: Path = ROOT) -> None:
         self.installation = Installation(folder, code, **PRODUCTION)
@@ -184,7 +184,7 @@ class RollingUpdate(RollingRestart):
 
 
 def _failures(visits: Sequence[Visit]) -> Iterator[str]:
-    """Yield the requests that did not get what they asked for; nothing is away during a restart."""
+    """Yield the requests that failed; nothing is away during a restart, so none may fail."""
     for visit in visits:
         yield from (f"{visit}: {heard.error_codes}" for heard in visit.heard if has_failed(heard))
 
@@ -214,7 +214,7 @@ def sums(visits: Sequence[Visit], rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Run, print what was counted, and answer the exit code."""
+    """Run, print the counts, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="tests.faults.rolling_restart",
         description=__doc__,

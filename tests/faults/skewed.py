@@ -1,4 +1,4 @@
-"""`manage.py` with a wrong clock, as its program reads it; the database and Redis have clocks of their own.
+"""Runs `manage.py` with a wrong clock in Python; the database and Redis have clocks of their own.
 
 python -m tests.faults.skewed +3600 serve --only web       an hour ahead
 """
@@ -12,9 +12,7 @@ from tests.installation import Installation
 
 
 def start(installation: Installation, role: str, seconds: int) -> None:
-    """Let a process with that clock take the place of the one that plays this role, and wait until it is
-    ready.
-    """
+    """Replace the process of this role by one with this clock, and wait until it is ready."""
     installation.replace(role, "-m", "tests.faults.skewed", f"{seconds:+}")
 
 

@@ -120,7 +120,7 @@ class Soak:
 
 
 def main() -> int:
-    """Run, print the table, and answer the exit code."""
+    """Run, print the table, and return the exit code."""
     parser = argparse.ArgumentParser(prog="tests.faults.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))

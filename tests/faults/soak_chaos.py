@@ -1,5 +1,5 @@
-"""What breaks during a soak: processes die, freeze and stop at random moments, and are started again as a
-supervisor would.
+"""The faults of a soak: processes die, freeze and stop at random moments, and are started again, as a
+supervisor does it.
 """
 
 import os
@@ -44,13 +44,13 @@ class Chaos:
             self._choices.append(self._crash_postgres)
 
     def complete(self) -> None:
-        """Start what is not there yet: a second worker, a reaper."""
+        """Start a second worker and a reaper, unless they are there."""
         self._installation.start_worker("worker-2")
         self._installation.start_reaper()
         self.is_web_up.set()
 
     def run(self, seconds: float) -> None:
-        """Break something now and then, for so long; in the end everything runs."""
+        """Break something now and then for this time; in the end all processes run."""
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
             time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))

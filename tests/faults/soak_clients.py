@@ -1,5 +1,5 @@
-"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back, in every
-protocol; each decided by its number.
+"""The clients of a soak, in every protocol: patient ones, and ones that leave, read slowly, cancel or come
+back. Each client's number decides what it does.
 """
 
 import json
@@ -43,7 +43,7 @@ EMBEDDING_WEIGHTS = [6, 3, 1]
 POOR_PART = 0.1
 CANARY = "guest-canary"
 """A word of every prompt that occurs nowhere else."""
-# Made once: kombu's in-memory transport, of which it takes its template, is one for all threads.
+# Made once, because all threads share kombu's in-memory transport, from which it takes its template.
 QUEUE = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
 CLOSING_PART = 0.25
 """Of the clients send `Connection: close`; the others keep their connections."""
@@ -98,19 +98,19 @@ class Guest:
         }
 
     def visit(self) -> Visit:
-        """Ask, as this guest does; every failure is recorded in the visit."""
+        """Send this guest's requests, and record every failure in the visit."""
         result = self._result
         try:
             self._acts.get(result.act, self._ask)()
         except Exception as error:
-            # In a thread it would be a traceback that nobody counts, and one guest less.
+            # Else it would end the guest's thread with a traceback that no verdict counts.
             result.failure = repr(error)
         return result
 
     # ---- what guests do
 
     def _send_again(self) -> None:
-        """Leave, and come back with the same key until there is an answer."""
+        """Leave, and repeat the request with the same key until there is an answer."""
         self._ask(leave_after=self._events_borne(0, 5))
         self._until_answered(self._ask)
 
@@ -124,21 +124,21 @@ class Guest:
         self._listen(heard, listening)
 
     def _resume(self) -> None:
-        """Leave in mid-stream, pick it up at its beginning, leave again, and go on behind what was heard
-        last.
+        """Leave in mid-stream, read the stream from its beginning, leave again, and go on behind the last
+        event.
         """
         generation_id = self._ask(leave_after=self._chance.randint(1, 8)).generation_id
         if generation_id:
             self._pick_up(generation_id, leave_after=self._chance.randint(1, 8))
 
     def _fetch_later(self) -> None:
-        """Ask for no answer now, and fetch it as soon as it has begun."""
+        """Send the request without waiting for an answer, and fetch the stream as soon as it has begun."""
         accepted = self._until_answered(lambda: self._ask(headers={"Prefer": "respond-async"}))
         if accepted.status == 202:
             self._pick_up(accepted.generation_id)
 
     def _continue(self) -> None:
-        """Ask, and go on from the response."""
+        """Send a request, and continue from its response."""
         first = self._ask(stream=self._chance.random() < 0.5)
         if first.usage is not None:
             self._ask(stream=self._chance.random() < 0.5, previous_response_id=first.generation_id)
@@ -209,10 +209,10 @@ class Guest:
             message = QUEUE.message(generation_id[-32:], 1)
             redis.lpush(QUEUE.key, message, message)
 
-    # ---- how they ask and listen
+    # ---- how guests ask and listen
 
     def _until_answered(self, ask: Callable[[], Heard]) -> Heard:
-        """Ask again after a while when there is no whole answer, or the service is away for the moment."""
+        """Ask again after a while if there is no whole answer, or the service is away for the moment."""
         heard = ask()
         for _ in range(TRIES):
             if heard.is_done and heard.status not in AWAY:
@@ -222,7 +222,7 @@ class Guest:
         return heard
 
     def _events_borne(self, least: int, most: int) -> int:
-        """After how many events to leave; what comes in one piece is left before it comes."""
+        """Return the number of events after which to leave; clients of embeddings leave before the answer."""
         return 0 if self._result.protocol == "embeddings" else self._chance.randint(least, most)
 
     def _ask(
@@ -252,7 +252,7 @@ class Guest:
         return heard, self._events(heard, method, path, body, headers)
 
     def _listen(self, heard: Heard, listening: Listening, leave_after: int | None = None) -> Heard:
-        """Listen to the end, or until that number of events."""
+        """Listen to the end, or for this number of events."""
         for number in listening:
             self._act(heard, number)
             if number == leave_after and not heard.is_done:
@@ -271,7 +271,7 @@ class Guest:
                 heard.hear_head(time.monotonic())
                 if not heard.begin(response):
                     return
-                # A line without its end is a connection that broke in its midst.
+                # A line without an end: the connection broke in the middle of it.
                 while (line := response.readline()).endswith(b"\n"):
                     if heard.take(line.decode().rstrip("\n")):
                         heard.hear_event(time.monotonic())

@@ -40,14 +40,14 @@ class Connections:
         self._idle.setdefault(address, []).append(connection)
 
     def close(self) -> None:
-        """End them all."""
+        """Close all connections."""
         for kept in self._idle.values():
             while kept:
                 kept.pop().close()
 
 
 class NoConnections(Connections):
-    """Those of a caller that keeps none: each request has one of its own."""
+    """The connections of a caller that keeps none: each request has one of its own."""
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
         """Close a connection whose last answer came to its end."""
@@ -68,9 +68,7 @@ class KeepingClient(Client):
     def exchange(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
     ) -> Iterator[Exchange]:
-        """Send a request; the connection is kept if its answer was read to the end and the server keeps it,
-        too.
-        """
+        """Send a request. Keep the connection if its answer was read to the end and the server keeps it."""
         named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
         if self._closes:
             named["Connection"] = "close"
@@ -91,7 +89,7 @@ class KeepingClient(Client):
 
 
 class BalancedClient(KeepingClient):
-    """A client like another one whose every request goes to the URL that `choose` returns."""
+    """A client like `like`, whose requests each go to the URL that `choose` returns."""
 
     def __init__(self, choose: Callable[[], str], like: KeepingClient) -> None:
         super().__init__("", like.key, like._timeout_s, like._connections, closes=like._closes)

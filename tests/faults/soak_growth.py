@@ -1,5 +1,5 @@
-"""Whether a service that runs evenly stays as large as it is: memory and descriptors of each process,
-keys of each Valkey, connections of each Valkey and of PostgreSQL.
+"""Checks that a service under an even load does not grow: memory and descriptors of each process, keys of
+each Valkey, connections of each Valkey and of PostgreSQL.
 """
 
 import math
@@ -37,7 +37,7 @@ Sample = tuple[float, float]
 
 
 class Trend(NamedTuple):
-    """How a figure went after the warm-up."""
+    """The course of a figure after the warm-up."""
 
     middle: float
     most: float
@@ -64,7 +64,7 @@ class Trend(NamedTuple):
 
     @property
     def has_grown(self) -> bool:
-        """Return whether it grows faster than noise explains."""
+        """Return whether the figure grows faster than noise explains."""
         return self.per_minute > self.bound
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Growth:
         self._thread.start()
 
     def stop(self) -> Trends:
-        """Take no more; return the trends."""
+        """Stop taking samples; return the trends."""
         self._is_over.set()
         self._thread.join()
         return {

@@ -65,7 +65,7 @@ class Visitor(Guest):
 
 
 class HostFaults:
-    """What breaks: each kind in turn, in an order by chance."""
+    """The faults: each kind in turn, in a random order."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self.outages = Outages()
@@ -158,7 +158,7 @@ class HostsSoak:
         self._seed = seed
 
     def run(self, seconds: float) -> Verdict:
-        """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
+        """Start everything, break things for this time unless the run is steady, let it recover and judge."""
         self.fleet.start(MODELS | EMBEDDING_MODELS)
         self.fleet.keys["poor"] = self.fleet.keys["live"]
         if self._is_steady:
@@ -223,7 +223,7 @@ class HostsSoak:
 
 
 def main() -> int:
-    """Run, print the report, and answer the exit code."""
+    """Run, print the report, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="tests.faults.soak_hosts",
         description=__doc__,

@@ -1,6 +1,4 @@
-"""How many clients of a soak ask, and when: always the same number, or, where nothing breaks, at half of what
-the service can do.
-"""
+"""The load of a soak: a constant number of clients or, in a steady soak, half of the service's capacity."""
 
 import itertools
 import random
@@ -64,7 +62,7 @@ class Capacity(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How a load went that came at its own pace."""
+    """The course of a load whose clients do not wait for each other."""
 
     capacity: Capacity
     visits_per_second: float
@@ -83,7 +81,7 @@ class Pace(NamedTuple):
         )
 
     def violations(self) -> Iterator[str]:
-        """Yield why the load was not what it should be."""
+        """Yield the reasons why the load was not the intended one."""
         if self.late > self.visits * LATE_PART:
             yield f"{self.late} of {self.visits} visits began more than {LATE_S:g} s late: not the load meant"
         yield from (
@@ -121,13 +119,13 @@ class Load:
                 thread.join()
 
     def capacity(self) -> Capacity:
-        """Measure it with as many clients as get most."""
+        """Measure the capacity, with the number of clients that is served most."""
         clients = self._clients_that_get_most()
         with self.callers(clients):
             return self._measure(clients, *MEASURE_S)
 
     def _clients_that_get_most(self) -> int:
-        """Double the number of clients until that gains hardly anything."""
+        """Double the number of clients until that gains less than a tenth; return the best number."""
         best, clients = Capacity(0.0, 0, 0.0), FEWEST
         with self.callers(clients) as add:
             while True:
@@ -148,7 +146,7 @@ class Load:
         return Capacity(served / clock.seconds, clients, clock.busy_part)
 
     def run_steadily(self, growth: Growth, seconds: float, chance: random.Random) -> tuple[Pace, Trends]:
-        """Ask for half of the capacity for this time; return how it went, and the trends of all figures."""
+        """Run at half of the capacity for this time; return the pace and the trends of all figures."""
         capacity = self.capacity()
         growth.watch()
         return self.keep_pace(capacity, seconds, chance), growth.stop()
@@ -156,7 +154,8 @@ class Load:
     def keep_pace(self, capacity: Capacity, seconds: float, chance: random.Random) -> Pace:
         """Begin visits at half of this rate, at random moments, however long those before them take."""
         clock, visits_per_second = _Clock(), capacity.visits_per_second * PART
-        # In turn, so that soon all of them keep what they ever will: the service's descriptors must not grow.
+        # Used in turn, so that all of them soon have opened their connections: after that, the service's
+        # descriptors must not grow.
         idle = deque(Connections() for _ in range(KEEPING))
         late: list[float] = []
 
@@ -194,7 +193,7 @@ class Load:
 
 
 class _Clock:
-    """Time, and the machine's processor time, since it was made."""
+    """Measures time, and the load of the machine's processors, since it was made."""
 
     def __init__(self) -> None:
         self._began_at, self._ticks = time.monotonic(), _ticks()

@@ -1,4 +1,4 @@
-"""What a soak's clients send in each protocol, and how they read what comes back."""
+"""The requests of a soak's clients in each protocol, and the readers of the answers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ UNFINISHED = {"queued", "in_progress"}
 
 
 class Reading(NamedTuple):
-    """What one event says, or an answer in one piece."""
+    """The content of one event, or of an answer in one piece."""
 
     text: str = ""
     usage: dict[str, int] | None = None
@@ -59,7 +59,7 @@ def _message(prompt: str, stream: bool) -> dict[str, Any]:
 
 
 def prompt_of(body: dict[str, Any]) -> str:
-    """Return the prompt that an upstream was asked with, in any protocol."""
+    """Return the prompt of a request to an upstream, in any protocol."""
     prompt: Any = body.get("prompt") or body.get("input")
     if prompt is None:
         prompt = body["messages"][0]["content"]

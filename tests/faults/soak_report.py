@@ -13,7 +13,7 @@ MOST_VIOLATIONS = 50
 
 
 def print_report(verdict: Verdict, faults: "Counter[str]", visits: Sequence[Visit], folder: Path) -> None:
-    """Print all that was counted, and the violations."""
+    """Print all counts and the violations."""
     asked = {"faults": faults, "visits": Counter(f"{visit.protocol} {visit.act}" for visit in visits)}
     for title, counts in (asked | verdict.tables).items():
         print(f"{title} ({counts.total()})")
@@ -28,7 +28,7 @@ def print_report(verdict: Verdict, faults: "Counter[str]", visits: Sequence[Visi
 
 
 def print_steady(pace: Pace, trends: Trends) -> None:
-    """Print the load of a run without faults, and how each figure went."""
+    """Print the load of a run without faults, and the course of each figure."""
     print(pace)
     for (owner, figure), trend in sorted(trends.items()):
         print(f"{owner + ' ' + figure:<26}{trend}")

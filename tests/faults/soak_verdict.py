@@ -1,6 +1,4 @@
-"""Whether a soak went well: what the clients got, what the books say and what the upstream counted must
-agree.
-"""
+"""Judges a soak: the clients' answers, the books and the upstream's count must agree."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +37,7 @@ NO_PREVIOUS = "previous_response_not_found"
 
 @dataclass(frozen=True)
 class Waits:
-    """Percentiles (nearest rank) of what clients waited for, in seconds."""
+    """Percentiles (nearest rank) of clients' waits, in seconds."""
 
     count: int
     p50_s: float
@@ -71,7 +69,7 @@ class Loss(NamedTuple):
 
 @dataclass
 class Outages:
-    """What was away, and when, in seconds of the monotonic clock."""
+    """The faults with their times, in seconds of the monotonic clock."""
 
     web_kills: list[tuple[float, float]] = field(default_factory=list)
     """From a web process's death to the next one's first answer: all that it served is cut off."""
@@ -106,7 +104,7 @@ class Outages:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was counted, and what must not be."""
+    """The counts of a run, and its violations."""
 
     tables: dict[str, "Counter[str]"]
     violations: list[str]
@@ -160,9 +158,7 @@ class Verdict:
         return self.tables["generations"].total()
 
     def asking_at_least(self, generations: int) -> "Verdict":
-        """Return this verdict, with a violation where there were fewer: a fault that hardly ran proves
-        little.
-        """
+        """Return this verdict, with a violation if there were fewer: then the faults prove little."""
         if self.generations >= generations:
             return self
         return replace(
@@ -301,7 +297,7 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
 
 
 def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
-    """A stream that a client resumes or asks for later is there unless its server has lost it meanwhile."""
+    """Check that a stream which a client resumes or fetches later is there, unless its server has lost it."""
     since, ids = visit.heard[0].began_at, map(_id, visit.heard)
     is_gone = heard.status in {404, 410} or NO_PREVIOUS in heard.error_codes
     if is_gone and not outages.has_lost_data(ids, since, heard.ended_at):
@@ -356,7 +352,7 @@ def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterat
 
 
 def _id(heard: Heard) -> str:
-    """The generation's own id: the end of the public one, behind its protocol's prefix."""
+    """Return the generation's own id: the public one without its protocol's prefix."""
     return heard.generation_id[-32:]
 
 

@@ -1,4 +1,4 @@
-"""What one client of a soak asked for, and what came over each of its connections."""
+"""Records one client's requests in a soak, and the answers over each of its connections."""
 
 import json
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ PING = '{"type":"ping"}'
 
 @dataclass
 class Heard:
-    """What came over one connection; times are the monotonic clock's."""
+    """The record of one connection; times are seconds of the monotonic clock."""
 
     began_at: float
     ended_at: float = 0.0
@@ -98,14 +98,14 @@ class Heard:
             self.error_silence_s = silence_s
 
     def go_on_behind(self, before: "Heard") -> None:
-        """Continue on this connection behind the client's last event of that one."""
+        """Continue on this connection behind the client's last event of `before`."""
         self.event_id = self._next_id = before.event_id
         self.number = before.number
         self.skipped_tokens = before.seen_tokens
         self.had_end = before.had_end or (before.ends_with_id > 0 and not before.is_done)
 
     def begin(self, response: HTTPResponse) -> bool:
-        """Take the answer's head, and all of an answer in one piece; whether events follow."""
+        """Take the answer's head, and all of an answer in one piece; return whether events follow."""
         self.status = response.status
         self.generation_id = response.headers["x-generation-id"] or ""
         if response.headers["content-type"] != "application/json":
@@ -125,7 +125,7 @@ class Heard:
         return False
 
     def take(self, line: str) -> bool:
-        """Take a line of an answer in events; whether an event has come."""
+        """Take a line of an answer in events; return whether an event has come."""
         name, _, value = line.partition(": ")
         if name == "data" and value != PING:
             self._take_event(value)
@@ -180,7 +180,7 @@ class Visit:
 
     @property
     def meant(self) -> int:
-        """The number of generations that it wants."""
+        """The number of generations that the client wants."""
         return MEANT.get(self.act, 1)
 
     @property

@@ -63,7 +63,7 @@ APIKey.objects.filter(pk=key.pk).update(
 )
 print(key.pk)
 """
-# What other tests have left to be found, so that the next look finds nothing but what its test has made.
+# Finds all that other tests have left, so that the next look finds only what its own test has made.
 LOOK = """
 from usage.books import outbox
 from usage.database.clock import database_now

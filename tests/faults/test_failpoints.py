@@ -1,9 +1,8 @@
-"""Every failpoint, struck in every way: after each death, failure or freeze there, the books are right and
-the client knows the end.
+"""Every failpoint, in every way: after each death, failure or freeze there, the books are right and the
+client gets the end.
 
-The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by
-the commit); FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other
-database.
+By default the runs are `ALWAYS`, which nothing else proves, and a selection by FAULTS_SEED (in CI: by the
+commit); FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other database.
 """
 
 import os
@@ -39,7 +38,7 @@ ENVIRONMENT = armed.ENVIRONMENT
 
 
 class Run(NamedTuple):
-    """One failpoint, struck in one way, while someone is answered with or without a stream."""
+    """One failpoint that strikes in one way while a client is answered, with or without a stream."""
 
     failpoint: str
     action: str
@@ -134,7 +133,7 @@ def test_the_books_are_right_wherever_it_strikes(
     for answer in answers:
         assert_charged_for_what_was_sent(answer, rows, tokens_sent(installation, prompt))
     assert_kept_is_charged(installation, rows)
-    # Before its commit, an admission that comes to nothing is none.
+    # An admission that fails before its commit leaves no row.
     assert len(rows) == 1 or (run.failpoint == "admit.before_commit" and not rows)
     wait_for(lambda: ask("five").end().is_done, "service")
 

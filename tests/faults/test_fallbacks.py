@@ -106,6 +106,6 @@ def test_the_reaper_charges_the_model_that_produced_the_tokens(
     assert used["completion_tokens"] >= len(answer.words)
     if stream:
         assert used["completion_tokens"] > 0
-    # What a client could not see of an answer in one piece is not charged, and its prompt then neither.
+    # Without completion tokens, as in an answer in one piece that is cut off, not even the prompt is charged.
     cost = PROMPT_TOKEN * used["prompt_tokens"] + TOKEN * used["completion_tokens"]
     assert receipt["amount_nanodollars"] == (cost if used["completion_tokens"] else 0)

@@ -1,4 +1,4 @@
-"""Who follows a stream that somebody else has asked for, when it can't go on as usual."""
+"""Clients that follow another client's stream, when the stream can't go on as usual."""
 
 import json
 import signal

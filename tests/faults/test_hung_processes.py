@@ -24,7 +24,7 @@ SLOW_PROSE = [{"role": "user", "content": "[sandbox tokens=1000 delay_ms=50]"}]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], Serve]]:
-    """Starts all of it under one supervisor, with these failpoints."""
+    """Yield a function that starts all processes under one supervisor, with failpoints."""
     started: list[Serve] = []
 
     def begin(failpoints: str) -> Serve:

@@ -31,7 +31,7 @@ WITH_USAGE = {"stream_options": {"include_usage": True}}
 
 
 def ask_for_several(ask: Ask) -> list[Listener]:
-    """Streams that last for twenty seconds, and have begun."""
+    """Return streams that last for twenty seconds, and have begun."""
     streams = [ask("steady", **WITH_USAGE) for _ in range(STREAMS)]
     for stream in streams:
         stream.heard(5)

@@ -25,7 +25,7 @@ SLACK_S = 1.5
 
 
 def start_worker(installation: Installation) -> float:
-    """Starts a worker and returns when it could take tasks."""
+    """Start a worker; return the time at which it could take tasks."""
     installation.replace("worker", "manage.py")
     return time.monotonic()
 

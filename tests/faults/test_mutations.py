@@ -12,7 +12,7 @@ from tests.faults.mutations import MUTATIONS, PROJECT, Mutation
 
 
 def unknown_names(module: symtable.SymbolTable) -> set[str]:
-    """Names that the module's code asks for and nobody gives."""
+    """Return the names that the module's code uses, but that nothing defines."""
     known = {
         symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()
     }

@@ -1,5 +1,5 @@
-"""A newer web process shares queue and database with an older worker: what that does not understand harms
-nobody else.
+"""A newer web process shares queue and database with an older worker: a message that the worker can't read
+harms no other request.
 """
 
 import base64

@@ -47,7 +47,7 @@ class Resumed:
         self._thread.start()
 
     def heard(self, text: bytes) -> "Resumed":
-        """Wait until that has come."""
+        """Wait until this text has come."""
         wait_for(lambda: text in self.body, f"{text!r}")
         return self
 

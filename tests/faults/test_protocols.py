@@ -133,7 +133,7 @@ def again(installation: Installation, route: Route, generation_id: str, query: s
 
 
 def tokens_sent(installation: Installation, prompt: str) -> int:
-    """The upstream's own count."""
+    """Return the number of tokens by the upstream's count."""
     return sum(
         call["tokens"]
         for call in installation.calls(MODEL)
@@ -163,7 +163,7 @@ def test_a_stream_has_one_end_and_a_charge_for_what_was_sent(
     if heard.status == 200 and not (strike.carrier == "web" and action == "kill9"):
         heard.assert_one_end()
     assert heard.status or (strike.carrier, action) == ("web", "kill9")
-    # Before its commit, an admission that comes to nothing is none.
+    # An admission that fails before its commit leaves no row.
     assert len(rows) == 1 or (failpoint == "admit.before_commit" and not rows)
     for row in rows:
         assert (row.charges, row.overages) == (1, 0)

@@ -67,7 +67,7 @@ class Caller(threading.Thread):
             self._hang_up()
 
     def _connect(self) -> http.client.HTTPConnection:
-        """Open a connection to a ready web process; the next one takes it if one refuses."""
+        """Open a connection to a ready web process, or to the next one if it refuses."""
         while True:
             address = urlsplit(self._balancer.choose()).netloc
             connection = http.client.HTTPConnection(address, timeout=30)

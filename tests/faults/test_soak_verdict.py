@@ -37,7 +37,7 @@ LOST = NOTHING._replace(outcome="worker_lost")
 
 
 class Garbled(BaseHTTPRequestHandler):
-    """Answers every request with a chunk that is none."""
+    """Answers every request with data that is not a chunk."""
 
     def do_POST(self) -> None:
         self.send_response(200)

@@ -1,7 +1,7 @@
 """Runs inside each process of a probed service, before its own code: the folder is on its `PYTHONPATH`.
 
-It gives each thread its name for the kernel, and notes in `CHATAPI_BENCH_TURNS` how long the event loop was
-busy at most: what lies between two ticks of one millisecond.
+It tells the kernel each thread's name, and writes the longest turn of the event loop, which is the time
+between two ticks beyond one millisecond, to a file in the folder `CHATAPI_BENCH_TURNS`.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ TICK_S = 0.001
 NOTE_S = 0.1
 PR_SET_NAME = 15
 libc = ctypes.CDLL(None)
-note_native_id = thread_class._set_native_id  # the first that a thread runs
+note_native_id = thread_class._set_native_id  # runs first in a new thread
 run_forever = loop_class.run_forever
 
 
@@ -29,7 +29,7 @@ def name_thread(thread: threading.Thread) -> None:
 
 
 class Turns:
-    """Writes a line of moment and longest turn, in seconds, ten times a second."""
+    """Writes a line with the time and the longest turn, in seconds, ten times a second."""
 
     def __init__(self, loop: uvloop.Loop) -> None:
         self.loop, self.last, self.noted, self.longest = loop, time.perf_counter(), 0.0, 0.0
