@@ -34,12 +34,12 @@ from bench.target import Target
 from bench.targets import Service, served_chatapi
 
 MOST_WRITING = 3
-"""Transactions a generation: admitted, claimed, settled. Only those that write wait for the disk and for each
-other.
+"""Transactions that write, per generation: admission, claim, settlement. Those that only read are not
+bounded, because they wait neither for the disk nor for each other.
 """
 MOST_BESIDE_PER_SECOND = 2
-"""Those that run however many generations there are: a worker's heartbeat every two seconds, the reaper's
-rounds every second.
+"""Transactions that write, whatever the number of generations: a worker's heartbeat every two seconds, the
+reaper's rounds every second.
 """
 MODEL = SCENARIOS["saturate"].model
 CONCURRENT = (1, 64)
@@ -63,7 +63,7 @@ class Count(NamedTuple):
     """All transactions; None where the database does not count those that read."""
     settled: int
     at_s: float
-    """When, by a clock of our own."""
+    """Seconds of this process's monotonic clock."""
 
 
 class Database(NamedTuple):
@@ -82,7 +82,7 @@ class Row(NamedTuple):
     generations: int
     settled_per_second: float
     writing: float
-    """Transactions per generation, as the next."""
+    """Transactions that write, per generation; `reading` has those that only read, None if not counted."""
     reading: float | None
     is_cheap: bool
     is_right: bool

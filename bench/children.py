@@ -17,7 +17,7 @@ from bench import processes
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
 READY_SECONDS = 60
 STOP_SECONDS = 40
-"""A little longer than chatapi's own grace."""
+"""More than the 30 s after which `serve` kills a web process that does not end."""
 
 
 class ChildError(Exception):

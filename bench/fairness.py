@@ -37,10 +37,11 @@ from bench.targets import CATALOG_MODEL, chatapi, manage, own_environment
 
 SMALL_MODEL = "tok20-d100-f1"
 MOST_TIMES = 2.0
-"""H5: the bound on the time to first token beside the flood, as a multiple of that alone."""
+"""The bound on the time to first token beside the flood, as a multiple of that alone (H5 in tests/README.md).
+"""
 
 REST_SECONDS = 15
-"""Between two rounds: the flood's clients have left, and its streams are cancelled and settled."""
+"""The pause between two rounds, in which the flood's streams are cancelled and settled."""
 
 
 class Round(msgspec.Struct):

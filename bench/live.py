@@ -35,7 +35,7 @@ REQUIREMENTS = PROJECT_FOLDER / "requirements" / "live.txt"
 TORCH = "torch==2.13.0"
 SERVED_MODEL = "tiny"
 LOADING_SECONDS = 120
-"""What a real inference server takes to import PyTorch and load its model."""
+"""The longest time that the inference server may take to import PyTorch and load its model."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from bench.measurement import Cost, Measurement, percentiles_ms
 from bench.protocols import PROTOCOLS
 
 SETTLE_SECONDS = 0.2
-"""The CPU count stays open this long after the last answer, so that work put off until then is counted too.
-"""
+"""CPU time is counted until this long after the last answer, so that deferred work is included."""
 
 
 @dataclass(frozen=True)

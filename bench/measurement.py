@@ -34,18 +34,20 @@ class Measurement(msgspec.Struct, frozen=True):
     wall_seconds: float
     answers_per_second: float
     ttft_ms: Percentiles | None
-    """Request sent to first text; for an answer that is not streamed, to its first byte."""
+    """From the sent request to the first text; for an answer that is not streamed, to its first byte."""
     total_ms: Percentiles | None
     lag_ms: Percentiles | None
-    """How late each token came against the upstream's pace, counted from the stream's first token."""
+    """The delay of tokens against the upstream's pace, counted from the stream's first token; None without a
+    pace.
+    """
     cost: dict[str, Cost]
     """By group of processes; empty when no answer was right."""
     load_cores: float
-    """What the load generator itself used; near 1 it is the bottleneck."""
+    """Cores that the load generator kept busy; near 1 it is the bottleneck."""
     other_cores: float
-    """What processes outside all groups used; near 0 on a quiet machine."""
+    """Cores that all other processes outside the groups kept busy; near 0 on a quiet machine."""
     calibration_ms: float
-    """A fixed piece of Python, timed before and after: shows when the machine changed its speed."""
+    """The mean time of a fixed piece of Python before and after the load, which shows the machine's speed."""
     # `bench.table` fills in the following members.
     rest_pss_mb: float = 0
     """The target's memory before the run."""

@@ -98,4 +98,4 @@ SCENARIOS = {
     )
 }
 COMPARED = ("saturate", "sequential", "paced", "non-stream")
-"""What `bench.compare` runs unless it is asked for others."""
+"""The default scenarios of `bench.compare`."""

@@ -10,7 +10,7 @@ import msgspec
 from bench.behaviour import Behaviour, answer_tokens
 
 ID_PLACEHOLDER = b"chatcmpl-0000000000000000"
-"""Stands in every prepared frame; each answer puts an id of the same length in its place."""
+"""The id in prepared frames; each answer replaces it by its own, of the same length."""
 
 
 @dataclass(frozen=True)

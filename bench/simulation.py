@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 WEB_START_S, CLAIM_S, END_S = 0.0007, 0.0006, 0.0003
-"""CPU of a request in a web process, and of its claim and its settlement in a worker."""
+"""CPU seconds of a request in a web process, and of its claim and its settlement in a worker."""
 WEB_TOKEN_S, WORKER_TOKEN_S = 31e-6, 44e-6
-"""CPU of a token that comes alone."""
+"""CPU seconds of a token that comes alone."""
 MOST_FOR_TOKENS = 0.5  # of a process: tokens of a late one come in batches, which cost less
 BASE_S = 0.006  # the wait for a first token without load: commits, hand-overs, a tick of the publisher
 LEASE_S, ABSENCE_S, RETRY_S = 6.0, 3.0, (0.5, 1.5)
-"""When streams of a dead worker end, when runs for a dead web process do, and when clients come back."""
+"""The times after which streams of a dead worker end, runs for a dead web process end, and clients retry."""
 SETTLING_S = 30.0  # from the last start to a machine's loss
 
 

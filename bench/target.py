@@ -23,9 +23,9 @@ class Target:
     child: Child | None = None
     key: str = "none"
     find_roots: Callable[[], Roots] = field(default=dict)
-    """The root processes whose trees' cost counts as this server's, by name; asked anew before each run."""
+    """Returns the root processes by name, before each run: the cost of their trees is this server's."""
     verify_ledger: Callable[[], str] | None = None
-    """Returns what is wrong with the books, or nothing."""
+    """Returns the differences in the books; empty if they are right."""
     headers: Mapping[str, str] = field(default_factory=dict)
     keys_file: Path | None = None
     """The keys that requests use in turn, one a line, instead of `key`."""

@@ -38,8 +38,8 @@ MSGSPEC = ("--msgspec",)
 COMMAND_TIMEOUT_S = 1_800
 """A million generations take minutes to write and to verify."""
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
-"""Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can
-be tried.
+"""Not passed on, because they may name a real database or broker. All other settings reach chatapi, so that
+they can be measured.
 """
 
 CATALOG_MODEL = """\

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from usage.database import sql
 
 HELD_TOKENS = 1_000
-"""Of each request; a token costs one."""
+"""The amount that is held for each request; a token costs one."""
 TABLES = (
     "CREATE TABLE floor_budget (id integer PRIMARY KEY, held bigint NOT NULL, charged bigint NOT NULL)",
     "CREATE TABLE floor_generation (id bigint PRIMARY KEY, held bigint NOT NULL, fence integer NOT NULL"

@@ -86,7 +86,7 @@ class Worker(floor.Worker):
 
 
 worker_services: Any = None
-"""Celery's setting names it."""
+"""Celery's setting `chatapi_worker_services` names this variable."""
 
 
 def run_celery(upstream_url: str, *, uses_msgspec: bool) -> int:

@@ -22,9 +22,9 @@ from bench.hostile.raw_client import Attacker, Keys, Tally, within_budget
 from bench.hostile.registry import Attack
 
 MAX_BYTES = 2_000_000_000
-"""Of one run of one attack, all attackers together."""
+"""The most bytes that all attackers together send in one run."""
 NICENESS = 10
-"""The attacker gives way to the server, so that what the honest streams feel is the server's work."""
+"""The attacker gives way to the server, so that honest streams are delayed by the server's work alone."""
 
 
 async def run(attack: Attack, attackers: list[Attacker], seconds: float) -> None:

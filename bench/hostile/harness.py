@@ -25,7 +25,7 @@ QUIET_SECONDS = 3.0
 TAIL_SECONDS = 3.0
 """The honest streams go on for at least this long after the attack."""
 PATIENCE_SECONDS = 45.0
-"""An honest stream that ends later than planned by more than this counts as broken."""
+"""An honest stream that ends more than this later than planned counts as broken."""
 SAMPLE_SECONDS = 0.5
 TOKEN_MS = 20
 

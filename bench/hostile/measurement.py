@@ -7,7 +7,7 @@ import msgspec
 MAX_EXCESS_MS = 250.0
 MAX_EXCESS_OF_A_CROWD_MS = 1000.0
 CROWD = 20
-"""So many attackers at once may cost the honest streams a second."""
+"""From this number of attackers on, the larger bound on delays holds."""
 MAX_GROWTH_MB = 100.0
 
 
@@ -58,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True):
     quiet_gap_ms: float
     worst_gap_ms: float
     quiet_probe_ms: float
-    """The worst before the attack."""
+    """The slowest probe before the attack."""
     probe_p50_ms: float
     probe_worst_ms: float
     probes: int
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True):
     growth_mb: float
     growth_by_process: dict[str, float]
     failure: str = ""
-    """The reason of a missing measurement: the service did not start, or ended."""
+    """The reason why there is no measurement: the service did not start, or ended."""
 
     @property
     def excess_ms(self) -> float:

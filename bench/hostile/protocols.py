@@ -15,7 +15,7 @@ MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 LONG_ANSWER = "hello [sandbox tokens=16000 delay_ms=0]"
 REPEATED_INPUT = [{"role": "user", "content": "word " * 90}] * 2_000
-"""Nearly the 1 MiB that is stored of one response."""
+"""Nearly 1 MiB, the most that is stored of one response."""
 
 
 def post(attacker: Attacker, path: str, **members: Any) -> bytes:

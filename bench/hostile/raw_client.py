@@ -16,7 +16,7 @@ from typing import cast
 LAST_CHUNK = b"0\r\n\r\n"
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})")
 WRITE_BYTES = 256 * 1024
-"""Of a long payload, what is handed to the transport at once."""
+"""The size of the pieces in which a long payload is handed to the transport."""
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 
@@ -31,7 +31,7 @@ class Keys:
 
     test: str
     test_over_limit: str
-    """May ask once a minute."""
+    """A test key with a limit of one request a minute."""
     live: str
 
 
@@ -43,7 +43,7 @@ class Tally:
     sent_bytes: int = 0
     received_bytes: int = 0
     answers: Counter[str] = field(default_factory=Counter)
-    """By status; and `refused`, `reset` and `no answer`."""
+    """By status; and `not connected`, `closed` and `no answer`."""
 
 
 class Connection(asyncio.Protocol):
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.head = b""
         """The first bytes of the last answer: enough to find a `Location` or an id in it."""
         self.stream_ended = asyncio.Event()
-        """The last read ended with a last chunk."""
+        """Set when a read ends with a last chunk, or the connection is lost."""
         self._writable = asyncio.Event()
         self._writable.set()
 

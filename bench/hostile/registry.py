@@ -19,7 +19,7 @@ class Attack:
     summary: str
     run: Run
     is_sent_to_sink: bool = False
-    """A control: what the harness itself costs the machine."""
+    """Whether the bytes go to a process that drops them, as some controls' do."""
 
 
 ATTACKS: dict[str, Attack] = {}

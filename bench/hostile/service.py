@@ -17,7 +17,7 @@ from bench.hostile.upstream import BEHAVIOURS
 from bench.targets import own_environment, wait_until_served
 
 ATTACKERS = 20
-"""So many organizations have keys for attackers."""
+"""The number of organizations that have keys for attackers."""
 HONEST_MODELS = ("tok3-d0",)
 ATTACKERS_MODELS = ("tok64-d0", "tok1000-d20", "tok8000-d0")
 SANDBOX_MODELS = ("sandbox", "sandbox-echo", "sandbox-tool-call", "sandbox-parallel-tool-calls")

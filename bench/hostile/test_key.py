@@ -16,7 +16,7 @@ LONG_STREAM = "hello [sandbox tokens=100000 delay_ms=0]"
 PACED_STREAM = "hello [sandbox tokens=2000 delay_ms=20]"
 
 Payload = Callable[[str], bytes]
-"""A request of the key."""
+"""Takes a key and returns a request with it."""
 
 
 async def three_at_once(attacker: Attacker, payload: bytes) -> None:

@@ -17,7 +17,7 @@ import uvloop
 
 MB = 1_000_000
 MAX_BYTES = 60 * MB
-"""Of one answer; the gateway should have given up long before."""
+"""The most bytes of one answer; the gateway should have given up long before."""
 MAX_SECONDS = 15.0
 MODEL = re.compile(rb'"model"\s*:\s*"([^"]+)"')
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)

@@ -29,11 +29,11 @@ REQUEST_SECONDS = 0.25
 REQUEST_MODEL = "tok3-d0"
 UNANSWERED = "unanswered"
 CUT_SHORT_SECONDS = 1.0
-"""A question that has waited for less when the streams end proves nothing."""
+"""A request that has waited for less than this when the streams end is left out."""
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 Ask = Callable[[], Awaitable[str]]
-"""Asks once; what was wrong, or nothing."""
+"""Sends one request; returns the problem with the answer, empty if it is right."""
 
 
 class Prober:

@@ -8,7 +8,7 @@ from accounts import keys
 from accounts.audit.commands import acting_command
 
 KEYS_EACH = 10
-"""Of each organization."""
+"""The number of keys of each organization."""
 
 
 def make(number: int, path: str) -> None:

@@ -29,7 +29,7 @@ STYLE = (
 )
 
 Bars = Mapping[str, Mapping[str, float]]
-"""Rows of labelled pieces."""
+"""Rows by label; each has its pieces by label."""
 
 
 def drawn(parts: Parts) -> dict[str, str]:

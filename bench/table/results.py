@@ -32,7 +32,7 @@ class Measured(msgspec.Struct, frozen=True):
     runs: dict[str, list[Measurement]]
     skipped: list[str] = []
     ledger: dict[str, str] = {}
-    """The differences that verifyledger has found by service; empty texts if none."""
+    """The differences that verifyledger has found, by service; an empty text if the books are right."""
 
 
 Parts = dict[str, Measured]

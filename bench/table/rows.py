@@ -24,9 +24,9 @@ ACCOUNTED = "accounted"
 ACCOUNTED_MSGSPEC = f"{ACCOUNTED} msgspec"
 WITH_ACCOUNTED = ("1+1", ACCOUNTED)
 WITH_BOTH = (*WITH_ACCOUNTED, ACCOUNTED_MSGSPEC)
-"""Where events are parsed one by one."""
+"""The variants of parts with streams, in which parsing events takes much of the CPU time."""
 OVERHEAD_S = 2.5
-"""Of a run: its process, warming up, checking the answers."""
+"""Seconds of a run beside its load: starting its process, warming up, checking the answers."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Part:
     variants: tuple[str, ...] = ("1+1",)
     """Services of `bench.table.services`, on each database."""
     seconds: float | None = None
-    """Of a run whose number of requests ends it."""
+    """The duration of a run that ends with its number of requests; None if `--seconds` ends it."""
     setup_s: float = 0
-    """Of each database, for services that no other part uses."""
+    """The seconds, for each database, in which the services that no earlier part uses start."""
 
 
 PARTS = (

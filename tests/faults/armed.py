@@ -13,7 +13,7 @@ from usage import failpoints
 
 LEASE_MS = 1_500
 ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_QUEUE_TTL_MS": "2500"}
-"""Of an installation whose failpoints strike: what is admitted and never queued is to be closed soon."""
+"""The settings of an installation whose failpoints strike: a request that was never queued is closed soon."""
 CARRIERS = {"admit": "web", "enqueue": "web", "view": "web"} | dict.fromkeys(
     ("reaper", "watch", "dispatch", "deliver"), "reaper"
 )
@@ -21,7 +21,7 @@ CARRIERS = {"admit": "web", "enqueue": "web", "view": "web"} | dict.fromkeys(
 ACTIONS = {"kill9": "kill9", "raise": "raise", "sleep": f"sleep:{LEASE_MS / 1_000 + 1}"}
 """A sleep outlasts the lease."""
 HITS = {"delta.before_publish": 5, "delta.after_publish": 5}
-"""The times at which failpoints strike in mid-stream; the others strike at the first."""
+"""The pass at which a failpoint strikes, so that it strikes in mid-stream; all others strike at the first."""
 
 
 def carrier(failpoint: str) -> str:

@@ -10,7 +10,7 @@ from tests.chatapi.http_client import Client
 from tests.installation import Installation, wait_for
 
 PATIENCE_S = 30
-"""How long it bears silence: longer than dead processes need to start again on a busy machine."""
+"""The longest silence: longer than dead processes take to start again on a busy machine."""
 
 
 class Listener:

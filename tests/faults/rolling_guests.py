@@ -23,7 +23,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 GUESTS = 24
 PAUSE_S = (0.0, 0.3)
-"""Between two visits of a caller, in which its connection is idle."""
+"""The pause between two visits of a caller, in which its connection is idle."""
 
 
 class RollingGuest(Guest):

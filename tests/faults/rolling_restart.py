@@ -49,7 +49,7 @@ PRODUCTION = {
 """What a restart needs is as in production; leases are the test profile's."""
 QUEUED = re.compile(r'^chatapi_generations_in_flight\{state="queued"\} (.*)$', re.M)
 STAGE_REQUESTS = 200
-"""How many requests end before the next stage begins."""
+"""The requests that end before the next stage begins."""
 INPUT_NANODOLLARS, OUTPUT_NANODOLLARS = 1_000, 2_000
 """The price of a token in the installation's catalog."""
 

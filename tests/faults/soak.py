@@ -31,9 +31,9 @@ from tests.faults.soak_visits import Visit
 from tests.installation import Installation, wait_for
 
 GUESTS = 24
-"""How many ask at the same time while something breaks."""
+"""The clients at the same time while something breaks."""
 GENERATIONS_PER_SECOND = 5
-"""What a run must reach without `--at-least`: 3,000 in ten minutes."""
+"""The rate that a run must reach without `--at-least`: 3,000 in ten minutes."""
 MAX_STREAM_TTL_S = 60.0
 """How long the run has to wait in the end until no text of an answer may be left: in a short run less, so
 that the number of streams that are kept becomes even."""

@@ -14,9 +14,9 @@ from tests.faults.soak_verdict import Loss, Outages
 from tests.installation import Installation
 
 PAUSE_S = (1.0, 4.0)
-"""Between two faults."""
+"""The pause between two faults."""
 SUPERVISOR_S = (0.0, 1.0)
-"""Until a dead process is started again."""
+"""The time until a dead process is started again."""
 WORKERS = ("worker", "worker-2")
 
 

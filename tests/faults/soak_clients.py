@@ -46,17 +46,17 @@ CANARY = "guest-canary"
 # Made once, because all threads share kombu's in-memory transport, from which it takes its template.
 QUEUE = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
 CLOSING_PART = 0.25
-"""Of the clients send `Connection: close`; the others keep their connections."""
+"""The part of the clients that send `Connection: close`; the others keep their connections."""
 TRIES = 8
 AWAY = (503, 529)
-"""The service is away for the moment, in OpenAI's protocols and in Anthropic's."""
+"""The statuses of a service that is away for the moment, in OpenAI's protocols and in Anthropic's."""
 BACKGROUND_S = 40
-"""A response in the background has ended by then, also after a death."""
+"""The longest time of a response in the background, also after a death."""
 PATIENCE_S = 40
-"""Silence that a client bears: when processes start on a busy machine it takes them long."""
+"""The longest silence that a client accepts: on a busy machine, processes take long to start."""
 
 Listening = Generator[int, None, None]
-"""Yields how many events have come: 0 when the request is sent."""
+"""Yields the number of events that have come: 0 when the request is sent."""
 
 
 class Guest:

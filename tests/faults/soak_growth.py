@@ -20,12 +20,12 @@ from tests.installation import Installation
 
 SAMPLE_S = 2.0
 FEWEST_SAMPLES = 6
-"""Of fewer, no line can be drawn."""
+"""The samples that a trend needs at least."""
 OWN = ("upstream",)
 """The tests' own processes, which keep a record of every call."""
 
 LEAST = {"memory MB": 4.0, "descriptors": 8.0, "connections": 4.0, "keys": 100.0}
-"""What a figure may gain between the warm-up and the end, however quiet it is."""
+"""The growth from the warm-up to the end that is always allowed."""
 WARM_UP_PART = 1 / 3
 BLOCKS = 20
 """The number of parts of the time after the warm-up; the median of each is a point of the line."""
@@ -44,7 +44,7 @@ class Trend(NamedTuple):
     per_minute: float
     """The slope of the line of least squares through the blocks' medians."""
     bound: float
-    """The slope from which on the figure grows: `LEAST` over this time, or more where noise says so."""
+    """The slope above which the figure counts as grown: `LEAST` over this time, or more because of noise."""
 
     @classmethod
     def of(cls, samples: Sequence[Sample], least: float) -> "Trend":

@@ -41,14 +41,14 @@ from tests.installation import wait_for
 
 HOSTS, MOST_HOSTS = 4, 6
 GUESTS = 24
-"""How many ask at the same time while something breaks."""
+"""The clients at the same time while something breaks."""
 GENERATIONS_PER_SECOND = 3
 STREAM_TTL_MS = 30_000
 PAUSE_S = (2.0, 5.0)
 """Between two faults."""
 CUT_S = (2.0, 6.0)
 FIRST_REQUESTS = 20
-"""The balancer sends this number to a host that has joined before the next fault comes."""
+"""The requests that the balancer sends to a host that has joined, before the next fault."""
 
 
 class Visitor(Guest):

@@ -16,13 +16,13 @@ from tests.faults.soak_growth import Growth, Trends
 from tests.faults.soak_visits import Visit
 
 FEWEST, MOST = 24, 384
-"""How many ask at once while the capacity is measured."""
+"""The clients at once while the capacity is measured."""
 PART = 0.5
-"""Of the capacity, what a steady run asks for."""
+"""The part of the capacity at which a steady run sends requests."""
 KEEPING = 48
-"""So many callers keep their connections in a steady run; clients beyond them close theirs."""
+"""The callers that keep their connections in a steady run; clients beyond them close theirs."""
 GAIN = 1.1
-"""By this factor twice as many clients must get more, or the service is at its capacity."""
+"""The service is at its capacity when twice as many clients are served less than this factor more."""
 LOOK_S, MEASURE_S = (3.0, 5.0), (10.0, 20.0)
 """Until it counts, and how long it does: for each number of clients, and for the one that got most."""
 PATIENT = {
@@ -43,7 +43,7 @@ OWN_ERRORS = {
 }
 LATE_S = 1.0
 LATE_PART = 0.01
-"""What may begin later than `LATE_S` after its time."""
+"""The part of the visits that may begin later than `LATE_S` after their time."""
 
 
 class Capacity(NamedTuple):
@@ -52,7 +52,7 @@ class Capacity(NamedTuple):
     visits_per_second: float
     clients: int
     busy_part: float
-    """Of all processors' time, what was not idle."""
+    """The part of all processors' time that was not idle."""
 
     def __str__(self) -> str:
         return (
@@ -68,10 +68,10 @@ class Pace(NamedTuple):
     visits_per_second: float
     visits: int
     late: int
-    """How many began more than `LATE_S` after their time."""
+    """The visits that began more than `LATE_S` after their time."""
     busy_part: float
     errors: "Counter[str]"
-    """The service's own, which no client may get where nothing is broken."""
+    """The service's own errors, which no client may get while nothing is broken."""
 
     def __str__(self) -> str:
         return (

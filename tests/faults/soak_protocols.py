@@ -30,11 +30,11 @@ class Protocol(NamedTuple):
 
     path: str
     body: Callable[[str, bool], dict[str, Any]]
-    """From the prompt and whether there is to be a stream; without the model."""
+    """Takes the prompt and whether to stream; returns the body without the model."""
     event: Callable[[dict[str, Any]], Reading]
     document: Callable[[dict[str, Any]], Reading]
     acts: dict[str, int]
-    """What its clients do, with weights."""
+    """The acts of its clients, with weights."""
 
 
 # ---- requests
@@ -225,4 +225,4 @@ SHARES = {
     "input_tokens": 5,
     "count_tokens": 5,
 }
-"""How many of 100 clients speak each."""
+"""The number of clients of each protocol, of 100."""

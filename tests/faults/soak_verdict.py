@@ -12,27 +12,27 @@ from tests.faults.soak_protocols import prompt_of
 from tests.faults.soak_visits import Heard, Visit
 
 FORGOTTEN_TOKENS = 75
-"""What 50 tokens a second are at most since the last heartbeat: a lease's worth (1.5 s), or it is not its
-worker's any more.
+"""The most tokens since the last heartbeat: 50 a second for a lease (1.5 s), after which the generation is no
+longer its worker's.
 """
 FAILED = {"failed", "not_started", "worker_lost"}
-"""Outcomes of which one that charged nothing gives its idempotency key back."""
+"""The outcomes after which a generation that charged nothing frees its idempotency key."""
 AT_ONCE_S = 5.0
-"""How much later than its client a row may have begun, or ended."""
+"""The longest time by which a row may begin or end later than its client's request."""
 MAX_SILENCE_S = 10.0
-"""What 99 of 100 silences must stay below, within a stream and before an error, also after a death."""
+"""The bound on the p99 of silences within a stream and before an error, also after a death."""
 NO_WORKER = "queue_timeout"
-"""No client may get this where workers are there: its request was lost."""
+"""No client may get this error while workers run: its request was lost."""
 
 MAX_CALLS = 4
-"""Calls of the upstream for one generation: the worker repeats one that has sent nothing."""
+"""The most calls of the upstream for one generation: the worker repeats a call that has sent nothing."""
 
 STREAM_LOST = {"stream_unavailable", "request_lost"}
-"""What clients get when the server of their stream has died."""
+"""The errors of clients whose server of streams has died."""
 
 NOT_COMPLETED = "response_not_completed"
 NO_PREVIOUS = "previous_response_not_found"
-"""No client may get this: they go on from responses whose end they have."""
+"""No client may get this error: clients continue only responses whose end they have."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Outages:
     """The faults with their times, in seconds of the monotonic clock."""
 
     web_kills: list[tuple[float, float]] = field(default_factory=list)
-    """From a web process's death to the next one's first answer: all that it served is cut off."""
+    """From a web process's death to the next one's first answer; all its connections are cut off."""
     web_stops: list[tuple[float, float]] = field(default_factory=list)
-    """The same of one that was to stop: it may take nothing new, but ends what it has taken."""
+    """The same of a web process that was to stop: it may refuse new requests, but ends those that it has."""
     valkey_losses: list[Loss] = field(default_factory=list)
     bad_exits: list[str] = field(default_factory=list)
-    """Web processes that were to stop, and ended otherwise than by themselves."""
+    """Web processes that were to stop, and did not end by themselves."""
 
     def explain(self, heard: Heard) -> bool:
         """Return whether a fault explains that the connection broke: a killed web process or, without any

@@ -16,7 +16,7 @@ KEYED = (
 )
 """Acts of clients that send an idempotency key."""
 MEANT = {"counts": 0, "continues": 2}
-"""The generations that a client wants, where that is not one."""
+"""The generations that a client wants, for acts where this number is not one."""
 PING = '{"type":"ping"}'
 
 
@@ -30,17 +30,17 @@ class Heard:
     """0: there was no answer at all."""
     generation_id: str = ""
     skipped_tokens: int = 0
-    """Of the text's beginning: the client has them, and asked only for what comes behind them."""
+    """The tokens that the client already has; this connection continues behind them."""
     words: list[str] = field(default_factory=list)
     """The text; each word is a token."""
     ends: int = 0
     """Finishes and errors that came."""
     ends_with_id: int = 0
-    """Those that a client can ask to go on behind; what comes from elsewhere than the log has no id, and is
+    """The ends with an id, behind which a client can resume. An end from outside the log has no id, and is
     sent again.
     """
     had_end: bool = False
-    """The client has the end from before, and asked for what comes behind it."""
+    """Whether the client already has the end, and resumes behind it."""
     is_document: bool = False
     """It was one piece of JSON."""
     is_done: bool = False
@@ -51,11 +51,11 @@ class Heard:
     """The client did not wait for the end."""
     usage: dict[str, int] | None = None
     late: list[str] = field(default_factory=list)
-    """What came after the end, which must be nothing."""
+    """The lines after the end; there must be none."""
     event_id: str = ""
-    """Of the last event, where events have one."""
+    """The id of the last event, if events have ids."""
     number: int | None = None
-    """The same, where events have a number of their own."""
+    """The number of the last event, if events have numbers of their own."""
     error_codes: list[str] = field(default_factory=list)
     """Of the errors that came, as a status or as a frame."""
     first_byte_s: float | None = None
@@ -167,7 +167,7 @@ class Visit:
     prompt: str
     heard: list[Heard] = field(default_factory=list)
     failure: str = ""
-    """What the client did not understand: the exception that ended it, which must be none."""
+    """The exception that ended the client; empty unless it failed."""
     protocol: str = "chat"
 
     def __str__(self) -> str:

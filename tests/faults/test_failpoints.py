@@ -28,12 +28,12 @@ from usage import failpoints
 pytestmark = pytest.mark.timeout(120)
 
 TOLD_WITHIN_S = armed.LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
-"""How long after a death a waiting client may be left without an end."""
+"""The longest time after a death until a waiting client gets its end."""
 ANSWER_S = 1.2
 SLACK_S = 8.0
-"""For a machine that is busy with other tests."""
+"""An allowance for a machine that is busy with other tests."""
 STARTS_S = 15.0
-"""Until a reaper that is started works."""
+"""The time that a reaper takes to start."""
 ENVIRONMENT = armed.ENVIRONMENT
 
 
@@ -71,7 +71,7 @@ class Run(NamedTuple):
 
 ALL = [Run(*each) for each in product(failpoints.OF_REQUESTS, armed.ACTIONS, (True, False))]
 ALWAYS = [Run("settle.after_commit", "kill9", is_stream) for is_stream in (True, False)]
-"""The only proof that web tells the end that only the books know."""
+"""Only these runs prove that the web process sends an end that only the books know."""
 AROUND_COMMITS = [
     ALWAYS[0],
     Run("admit.before_commit", "kill9", True),
