@@ -273,6 +273,8 @@ REST_FRAMEWORK = {
 }
 # The function that writes a generation's id as its client knows it (`usage/models/generations.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
+# Writes the request that the admin's first page shows to copy (`usage/pages/overview.py`).
+FIRST_REQUEST = "chatapi.snippets.first_request"
 UNFOLD = THEME
 LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
 

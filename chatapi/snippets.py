@@ -325,6 +325,12 @@ def code_of(protocol: str, *, origin: str, key: str, body: Mapping[str, Any]) ->
     }
 
 
+def first_request(request: HttpRequest, model: str) -> str:
+    """Return a streamed chat in curl, with the reader's base URL and `YOUR_KEY` in the key's place."""
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    return code_of("chat", origin=base_url(request), key="YOUR_KEY", body=body)["curl"].rstrip()
+
+
 def _members(body: Mapping[str, Any], pattern: str, literal: Callable[[Any], str]) -> str:
     """Return a line for each member, and one for each item of a list in it.
 

@@ -7,8 +7,6 @@ import msgspec
 
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.text_completions.request import TextRequest
 
 __all__ = ["InvalidRequest", "from_bytes", "ignored_parameters", "to_bytes"]
 __all__ += ["refuse_idle_parameters", "refuse_remote_media"]
@@ -62,10 +60,7 @@ def ignored_parameters(request: Facts, extra_parameters: frozenset[str]) -> tupl
 
 
 _encoder = msgspec.json.Encoder()
-# Jobs of the release before may hold the bodies of chat and text completions.
-_decoder: msgspec.json.Decoder[GenerationRequest | ChatRequest | TextRequest] = msgspec.json.Decoder(
-    GenerationRequest | ChatRequest | TextRequest
-)
+_decoder = msgspec.json.Decoder(GenerationRequest)
 
 
 def to_bytes(request: GenerationRequest) -> bytes:
@@ -78,5 +73,4 @@ def from_bytes(data: bytes) -> GenerationRequest:
 
     Raises `msgspec.DecodeError` for anything else, such as a job of a later release.
     """
-    found = _decoder.decode(data)
-    return found if isinstance(found, GenerationRequest) else found.generation_request()
+    return _decoder.decode(data)

@@ -346,21 +346,6 @@ def test_nothing_else_comes_back_from_redis(data: bytes) -> None:
         from_bytes(data)
 
 
-JOBS_OF_THE_RELEASE_BEFORE = [
-    (
-        b'{"request":"chat","model":"m","max_tokens":5,"extras":{"top_k":5},'
-        b'"messages":[{"role":"user","content":"Hello!"}]}',
-        chat(max_tokens=5, top_k=5),
-    ),
-    (b'{"request":"text","model":"m","prompt":"Once","echo":true}', text(echo=True)),
-]
-
-
-@pytest.mark.parametrize(("data", "meant"), JOBS_OF_THE_RELEASE_BEFORE)
-def test_what_the_release_before_has_put_into_jobs_can_be_read(data: bytes, meant: GenerationRequest) -> None:
-    assert from_bytes(data) == meant
-
-
 def test_requests_are_frozen() -> None:
     with pytest.raises(AttributeError):
         chat().model = "other"  # type: ignore[misc]

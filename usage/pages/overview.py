@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import get_script_prefix, reverse
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from django.views.decorators.http import require_safe
 
 from accounts import access
@@ -234,17 +236,13 @@ def _first_steps(request: HttpRequest) -> FirstSteps | None:
     if any(access.seen_by(user, rows).exists() for rows in (Generation.objects.all(), charges)):
         return None
     model = Price.objects.order_by("model").values_list("model", flat=True).first()
-    body = (
-        f'{{"model": "{model or "MODEL"}", "stream": true, "messages": '
-        '[{"role": "user", "content": "Hello"}]}'
-    )
-    headers = "-H 'Authorization: Bearer YOUR_KEY' \\\n  -H 'Content-Type: application/json'"
-    url = request.build_absolute_uri(f"{get_script_prefix()}v1/chat/completions")
+    # A request's path and body belong to its protocol, and this package knows no protocol.
+    first_request: Callable[[HttpRequest, str], str] = import_string(settings.FIRST_REQUEST)
     return FirstSteps(
         has_model=model is not None,
         has_key=access.seen_by(user, APIKey.objects.all()).exists(),
         model=model or "",
         key_url=reverse("admin:accounts_apikey_add") if user.has_perm("accounts.add_apikey") else "",
-        curl=f"curl -N {url} \\\n  {headers} \\\n  -d '{body}'",
+        curl=first_request(request, model or "MODEL"),
         is_operators=access.is_operator(user),
     )
