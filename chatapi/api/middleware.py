@@ -70,7 +70,7 @@ class IdentifyingMiddleware(MiddlewareMixin):
         elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
         access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
         access_log.info("%s", route_of(request), extra=access)
-        if "/v1/" in request.path_info:
+        if is_client_route(request.path_info):
             response["cache-control"] = "no-store"  # it depends on the key
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)

@@ -94,7 +94,7 @@ class StatementOfMonth(ClientRoute):
         "`text/csv` or `application/pdf` too.",
         "StatementDocument",
         new_parameter("path", "period", TEXT, "A month of UTC, such as `2026-11`."),
-        new_parameter("query", "format", {"enum": [*FORMATS], **TEXT}, "Before `Accept`."),
+        new_parameter("query", "format", {"enum": [*FORMATS], **TEXT}, "It takes precedence over `Accept`."),
     )
 
     def get(self, request: Request, period: str) -> HttpResponse:
@@ -144,12 +144,12 @@ def _limit(sent: Sent) -> int:
 
 
 def _format(request: Request, sent: Sent) -> str:
-    """Return the format that the query names, else the first one that `Accept` does, else JSON."""
+    """Return the format that the query names, else the one that `Accept` prefers, else JSON."""
     if "format" in sent:
         if sent["format"][0] not in FORMATS:
             words = ", ".join(f"'{name}'" for name in FORMATS)
             raise InvalidRequest(f"Invalid value for 'format': supported values are {words}.", "format")
         return sent["format"][0]
-    accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
-    named = {each.media_type: name for name, each in FORMATS.items()}
-    return next((named[each] for each in accepted if each in named), "json")
+    # The order decides for `*/*`.
+    named = {FORMATS[name].media_type: name for name in ("json", "csv", "pdf")}
+    return named.get(request._request.get_preferred_type([*named]) or "", "json")

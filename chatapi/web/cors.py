@@ -11,6 +11,7 @@ from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallab
 
 from accounts.limits import IN_HEADERS
 from chatapi import identity
+from chatapi.api.client_routes import is_client_route
 from chatapi.wire.protocols import PROTOCOLS, all_key_headers
 
 ANY = "*"
@@ -68,7 +69,7 @@ class CrossOrigin:
             await self._application(scope, receive, _readable(origin, send))
 
     def _allowed_origin(self, scope: Scope) -> bytes | None:
-        if scope["type"] != "http" or "/v1/" not in scope["path"]:
+        if scope["type"] != "http" or not is_client_route(scope["path"]):
             return None
         origin = _header(scope, b"origin")
         is_allowed = origin in self._origins or ANY.encode() in self._origins

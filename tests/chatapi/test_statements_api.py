@@ -84,6 +84,21 @@ def test_the_csv_adds_up(boss: Person) -> None:
     assert {row["row"] for row in rows} >= {"opening_balance", "usage", "credit_note", "credit"}
 
 
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("text/csv;q=0, application/json", "application/json"),
+        ("text/csv;q=0.5, application/pdf", "application/pdf"),
+        ("text/html, */*;q=0.8", "application/json"),
+        ("text/*", "text/csv"),
+        ("image/png", "application/json"),
+    ],
+)
+def test_the_weights_of_accept_are_heeded(boss: Person, accept: str, media_type: str) -> None:
+    response = boss.get(f"{PATH}/2026-03", accept=accept)
+    assert response.headers["content-type"].partition(";")[0] == media_type
+
+
 def text_of(pdf: bytes) -> str:
     document = pypdfium2.PdfDocument(pdf)
     try:

@@ -32,7 +32,10 @@ async def ask(origins: list[str], method: str, path: str, **headers: str) -> tup
     return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/openai/v1/models", "/v1/generations/x/stream"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/openai/v1/models", "/v1/generations/x/stream", "/openai/models", "/v1"],
+)
 @pytest.mark.parametrize("origins", [[APP], ["https://other.example", APP], ["*"]])
 async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(
     path: str, origins: list[str]
