@@ -49,6 +49,8 @@ class Batch(Generic[Item, Result]):
     async def _answer(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
             results = await self._run([item for item, _ in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(results)} results for a batch of {len(batch)}")
         except Exception as error:
             for _, future in batch:
                 if not future.done():
@@ -67,7 +69,7 @@ class CachedValue(Generic[Value]):
 
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
         self._read = read
-        self._value: Value | None = None
+        self._value: Value
         # When the refresh that gave the value began.
         self._read_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
@@ -76,7 +78,7 @@ class CachedValue(Generic[Value]):
         """Return the value, at most `max_age_s` old; raises the error of `read`."""
         oldest = time.monotonic() - max_age_s
         # A loop: a refresh that was running when this caller came may have begun too early for it.
-        while self._value is None or self._read_at < oldest:
+        while self._read_at < oldest:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
                 self._refreshing.add_done_callback(_retrieve_error)

@@ -87,11 +87,11 @@ def streaming_mistake(engine: str, streaming: str) -> str | None:
     return None
 
 
-def engine_mistake(engine: str) -> str | None:
-    """Return the mistake in an engine's name, or None; a newer release may have written the name."""
-    if engine in Engine.values:
+def choice_mistake(field: str, value: str, choices: type[models.TextChoices]) -> str | None:
+    """Return the mistake in the value of a field, or None; a newer release may have written the value."""
+    if value in choices.values:
         return None
-    return f"this release has no engine {engine!r}, only {', '.join(Engine.values)}"
+    return f"this release has no {field} {value!r}, only {', '.join(choices.values)}"
 
 
 def timeouts_mistake(timeouts: object) -> str | None:

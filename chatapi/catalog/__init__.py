@@ -8,7 +8,15 @@ from datetime import date
 from django.conf import settings
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OrderBy, OuterRef
 
-from chatapi.models import Deployment, Engine, engine_mistake, extra_parameters_mistake, timeouts_mistake
+from chatapi.models import (
+    Deployment,
+    Engine,
+    OnDisconnect,
+    Streaming,
+    choice_mistake,
+    extra_parameters_mistake,
+    timeouts_mistake,
+)
 from chatapi.wire.upstream.anthropic_request import UNSUPPORTED
 from usage.books import prices
 from usage.pricing import Price
@@ -61,17 +69,17 @@ def load() -> dict[str, CatalogModel]:
             unsupported &= known.unsupported_parameters
             is_sandbox &= known.is_sandbox
         served[row.id] = CatalogModel(
-            row.id,
-            row.kind,
-            row.context_window,
-            row.max_output_tokens,
-            current.get(row.id),
-            extra_parameters,
-            allows_media,
-            row.deprecated_on,
-            tuple(row.aliases),
-            unsupported,
-            is_sandbox,
+            id=row.id,
+            kind=row.kind,
+            context_window=row.context_window,
+            max_output_tokens=row.max_output_tokens,
+            price=current.get(row.id),
+            extra_parameters=extra_parameters,
+            remote_media_allowed=allows_media,
+            deprecated_on=row.deprecated_on,
+            aliases=tuple(row.aliases),
+            unsupported_parameters=unsupported,
+            is_sandbox=is_sandbox,
         )
     return {alias: model for model in served.values() for alias in model.aliases} | served
 
@@ -97,7 +105,9 @@ def checked_deployments() -> Iterator[tuple[Deployment, str | None]]:
     for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
         yield (
             row,
-            engine_mistake(row.engine)
+            choice_mistake("engine", row.engine, Engine)
+            or choice_mistake("on_disconnect", row.on_disconnect, OnDisconnect)
+            or choice_mistake("streaming", row.streaming, Streaming)
             or timeouts_mistake(row.timeouts)
             or extra_parameters_mistake(row.extra_parameters),
         )

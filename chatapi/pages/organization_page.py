@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce, Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -155,8 +155,10 @@ def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
         # Else `owner_name` would read each name with a query of its own.
         each.__dict__["subject_name"] = name
     known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all()))
-    # Limits of projects and of the organization first: keys and end users may be many.
-    known = known.order_by("-scope", "id")
+    # The months of these projects first, then other limits of projects and the organization: keys and end
+    # users may be many.
+    of_projects = Q(scope=Scope.PROJECT, period=Period.MONTH, scope_id__in=[each.pk for each in projects])
+    known = known.order_by(Case(When(of_projects, then=0), default=1), "-scope", "id")
     return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
 
 

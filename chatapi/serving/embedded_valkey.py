@@ -1,5 +1,6 @@
 """Runs the Valkey that pip installed: its socket, its files and its command line."""
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -53,7 +54,7 @@ def prepare(state_dir: Path) -> None:
     folder = socket_path(state_dir).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder != state_dir and folder.stat().st_uid != os.getuid():
-        raise PermissionError(13, f"{folder} belongs to another user")
+        raise PermissionError(errno.EACCES, f"{folder} belongs to another user")
 
 
 def command(state_dir: Path) -> list[str]:

@@ -59,6 +59,15 @@ async def test_everyone_gets_the_error_of_their_trip_and_the_next_one_goes_well(
     assert await batch(3) == 30
 
 
+async def test_too_few_results_are_an_error_of_every_caller() -> None:
+    async def forgetful(items: Sequence[int]) -> list[int]:
+        return list(items[1:])
+
+    batch = Batch(forgetful)
+    results = await asyncio.gather(batch(1), batch(2), return_exceptions=True)
+    assert [str(result) for result in results] == ["1 results for a batch of 2"] * 2
+
+
 async def test_cancelling_a_caller_neither_takes_its_item_back_nor_harms_the_others(trips: Trips) -> None:
     batch = Batch(trips)
     first, second = asyncio.ensure_future(batch(1)), asyncio.ensure_future(batch(2))

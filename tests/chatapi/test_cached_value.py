@@ -36,6 +36,17 @@ async def test_waiting_callers_share_one_read_and_its_value_is_kept(source: Sour
     assert (await recent.get(), source.readings) == ("catalog", 1)
 
 
+async def test_nothing_is_a_value_too() -> None:
+    readings: list[None] = []
+
+    async def read() -> None:
+        readings.append(None)
+
+    recent = CachedValue(read)
+    assert [await recent.get(), await recent.get()] == [None, None]
+    assert len(readings) == 1
+
+
 async def test_a_caller_that_wants_a_newer_value_has_it_read_again(source: Source) -> None:
     recent = CachedValue(source.read)
     for answer in ("catalog", "newer"):

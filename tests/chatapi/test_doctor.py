@@ -17,6 +17,7 @@ from chatapi.doctor import configuration, served_models, stores
 from chatapi.doctor.finding import Finding, Level
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages import deployment_pages
+from chatapi.worker import deployments
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import Installation
 from usage.books import prices
@@ -296,14 +297,24 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
 
 
 @pytest.mark.django_db
-def test_a_deployment_with_an_engine_of_another_release_is_one_line(
-    small: ServedModel, redis: Redis, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("field", "known"),
+    [
+        ("engine", "openai_compatible, anthropic, sandbox"),
+        ("on_disconnect", "cancel, drain, continue"),
+        ("streaming", "always, without_logprobs, never"),
+    ],
+)
+def test_a_deployment_with_a_value_of_another_release_is_one_line(
+    field: str, known: str, small: ServedModel, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Deployment.objects.create(model=small, name="later", engine="telepathy")
-    engines = "openai_compatible, anthropic, sandbox"
+    later = Deployment.objects.create(model=small, name="later", engine="sandbox")
+    Deployment.objects.filter(pk=later.pk).update(**{field: "telepathy"})
     assert not_ok(served_models.check_deployments()) == [
-        ("WRONG", f"small by later is not asked: this release has no engine 'telepathy', only {engines}.")
+        ("WRONG", f"small by later is not asked: this release has no {field} 'telepathy', only {known}.")
     ]
+    assert {each.target.name for each in deployments.load()["small"]} == {"sandbox"}
+    caplog.clear()
     for check in ("catalog", "places", "keys", "upstreams"):
         assert not_ok(getattr(served_models, f"check_{check}")()) == []
     assert caplog.messages == []

@@ -61,6 +61,18 @@ def test_many_limits_of_end_users_hide_no_other(
     assert project.limit is not None
 
 
+def test_the_month_of_a_project_is_not_hidden_by_its_other_limits(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(organization_page, "_MAX_LIMITS", 1)
+    for period in ("day", "month"):
+        BudgetLimit.objects.create(
+            scope="project", scope_id=alice.project.pk, period=period, limit_nanodollars=1
+        )
+    (project,) = root.get(url(alice)).context["projects"]
+    assert project.limit == BudgetLimit.objects.get(period="month")
+
+
 def test_what_was_spent_this_month_leads_to_the_months_sums(root: Client, alice: Person) -> None:
     Organization.objects.update(time_zone="Pacific/Kiritimati")
     limit = BudgetLimit.objects.create(

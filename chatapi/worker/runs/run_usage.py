@@ -324,7 +324,11 @@ def counted_tokens(bounds: Bounds, usage: RunUsage, prompt: int, completion: int
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.
         prompt = min(prompt, bounds.max_prompt_tokens)
     reasoning = usage.reasoning_tokens
-    own = Tokens(prompt, completion, None, None if reasoning is None else min(reasoning, completion))
+    own = Tokens(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        reasoning_tokens=None if reasoning is None else min(reasoning, completion),
+    )
     if usage.prompt is None or usage.reported is not None:
         return own
     if prompt > believable_count(usage.prompt.prompt_tokens):
