@@ -9,7 +9,6 @@ from uuid import UUID
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -66,8 +65,6 @@ class LowCreditForm(forms.Form):
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the events that match the URL's filters; store which kinds are mailed to the person."""
     mail = _mail_form(console, request.POST or None)
-    if request.method == "POST" and mail is None:
-        raise PermissionDenied
     if request.method == "POST" and mail is not None and mail.is_valid():
         prefer(
             console.person,

@@ -10,7 +10,8 @@ const steps = document.getElementById("steps");
 const running = new Set();
 let feed;
 let waitMs = 0;
-let wasFound = false; // Whether an earlier `look` found the first request: the feed may show it a second later.
+// Whether an earlier `look` found the first request: the feed may show it a second later.
+let wasFound = false;
 
 function connect() {
   const url = new URL(steps.dataset.feed, location.href);
