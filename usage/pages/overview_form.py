@@ -29,7 +29,7 @@ _MAX_KEYS = 12
 # Pages of the list of all groups.
 MAX_PAGES = 1_000
 # So that the page stays below 150 kB.
-GROUPS_PER_PAGE = 50
+GROUPS_PER_PAGE = 30
 # The links to what the chart can be grouped by.
 _GROUPS: Mapping[GroupBy, str] = {
     "organization": "Organization",
