@@ -65,7 +65,7 @@ class TooManyFailedAttempts(AccountsError):
 
     def __init__(self, retry_after_ms: int) -> None:
         again = f"Try again in {limits.duration(retry_after_ms)}."
-        super().__init__(f"Too many requests with an incorrect API key came from your address. {again}")
+        super().__init__(f"Too many requests with an incorrect API key came from your IP address. {again}")
         self.retry_after_ms = retry_after_ms
 
 
