@@ -186,13 +186,18 @@ def main() -> None:
     for name, default in (numbers | times).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default}")
     parser.add_argument("--lose", action="store_true", help="lose a machine when all streams run")
-    simulation = Simulation(parser.parse_args())
+    options = parser.parse_args()
+    if min(options.machines, options.web, options.workers, options.slots, options.streams) < 1:
+        parser.error("--machines, --web, --workers, --slots and --streams must be at least 1")
+    if options.lose and options.machines < 2:
+        parser.error("--lose needs a machine that stays: use --machines 2 or more")
+    simulation = Simulation(options)
     simulation.run()
     for name, seconds in (("first token", simulation.first_token_s), ("queue", simulation.queued_s)):
         ordered = sorted(seconds)
         p50, p95, p99 = (ordered[len(ordered) * percent // 100] * 1e3 for percent in (50, 95, 99))
         print(f"{name} ms: p50 {p50:.0f}, p95 {p95:.0f}, p99 {p99:.0f}, most {ordered[-1] * 1e3:.0f}")
-    if simulation.options.lose:
+    if options.lose:
         print(f"ended early: {simulation.ended_early}; all again after s: {simulation.recovered_s}")
 
 

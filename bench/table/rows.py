@@ -25,7 +25,7 @@ ACCOUNTED_MSGSPEC = f"{ACCOUNTED} msgspec"
 WITH_ACCOUNTED = ("1+1", ACCOUNTED)
 WITH_BOTH = (*WITH_ACCOUNTED, ACCOUNTED_MSGSPEC)
 """The variants of parts with streams, in which parsing events takes much of the CPU time."""
-OVERHEAD_S = 2.5
+OVERHEAD_S = 3.0
 """Seconds of a run beside its load: starting its process, warming up, checking the answers."""
 
 

@@ -14,7 +14,7 @@ from bench.children import Child
 from bench.compare import progress, run_load, summary
 from bench.measurement import Measurement
 from bench.scenarios import SCENARIOS
-from bench.table.rows import PARTS, Part
+from bench.table.rows import OVERHEAD_S, PARTS, Part
 from bench.table.services import VARIANTS, longest_turns_ms, served, used_as
 from bench.target import Target, Unavailable
 from bench.targets import TARGETS
@@ -116,7 +116,7 @@ class Plan:
         total = 15.0
         for part in parts:
             runs = len(contestants(part, self.databases)) * self.rounds
-            total += runs * (3.0 + (part.seconds or self.seconds)) + part.setup_s * len(self.databases)
+            total += runs * (OVERHEAD_S + (part.seconds or self.seconds)) + part.setup_s * len(self.databases)
         return total
 
 

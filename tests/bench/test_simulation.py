@@ -1,5 +1,6 @@
 """The simulation of several machines, in cases whose waits can be written down."""
 
+import sys
 from argparse import Namespace
 
 import pytest
@@ -15,6 +16,7 @@ from bench.simulation import (
     WEB_TOKEN_S,
     WORKER_TOKEN_S,
     Simulation,
+    main,
 )
 
 
@@ -68,3 +70,21 @@ def test_streams_of_a_lost_machine_begin_again_on_the_other_one() -> None:
     # The last ones are those whose worker died: their leases run out first.
     assert simulation.recovered_s is not None
     assert LEASE_S + RETRY_S[0] < simulation.recovered_s < LEASE_S + RETRY_S[1] + 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--lose", "--lose needs a machine that stays"),
+        ("--streams 0", "must be at least 1"),
+        ("--machines 0", "must be at least 1"),
+        ("--machines 2 --slots 0", "must be at least 1"),
+    ],
+)
+def test_it_refuses_options_without_a_result(
+    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *arguments.split()])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main()
+    assert message in capsys.readouterr().err
