@@ -188,7 +188,7 @@ $(in_their_own:%=.venv/%/.installed): .venv/%/.installed: requirements/%.txt .ve
 	@touch $@
 
 .PHONY: faults
-faults: .venv/.test ## everything that can break, broken: all failpoints, minutes long (ARGS="-k settle")
+faults: .venv/.test ## the tests of failures, with all failpoints: takes minutes (ARGS="-k settle")
 	@FAULTS=all .venv/bin/pytest -n 2 --dist loadgroup tests/faults --ignore=$(crashes) $(ARGS)
 
 .PHONY: rolling-update

@@ -166,7 +166,7 @@ def check_frame_order(chunks: list[Chunk]) -> None:
     if choices[-1].finish_reason is None:
         raise AnswerError("a choice after finish_reason")
     if roles != ["assistant"] or choices[0].delta.role is None:
-        raise AnswerError("role not once and first")
+        raise AnswerError("role missing, repeated or late")
     if any(chunk.usage for chunk in chunks[:-1]):
         raise AnswerError("usage before the last chunk")
     if len({chunk.id for chunk in chunks}) != 1:

@@ -304,7 +304,7 @@ def parse_arguments(arguments: list[str]) -> Load:
     parser.add_argument("--timeout-seconds", type=float, default=60)
     parser.add_argument("--no-stream", dest="is_stream", action="store_false")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="chat", help="others are streamed only")
-    parser.add_argument("--prompt-bytes", type=int, default=0, help="at least this long (default: about 200)")
+    parser.add_argument("--prompt-bytes", type=int, default=0, help="least length (default: about 200)")
     parser.add_argument("--header", dest="headers", action="append", default=[], metavar="NAME:VALUE")
     parser.add_argument("--keys-file", type=Path, help="keys to use in turn, one a line, instead of --key")
     parser.add_argument(

@@ -178,7 +178,7 @@ def stream_expired() -> APIError:
 
 
 def unavailable(message: str) -> APIError:
-    """Return a 503 for a part of the service that is away for the moment."""
+    """Return a 503 for a part of the service that is unavailable for now."""
     return APIError(
         Failed(message, "server_error", "service_unavailable", status=503, retry_after_ms=RETRY_SOON_MS)
     )

@@ -165,7 +165,7 @@ def _fallback_mistake(name: str, others: Sequence[str], kinds: Mapping[str, str]
     if alone := [each for each in named if not ModelKind(kinds[each]).may_fall_back]:
         return f"{alone[0]!r} is for {ModelKind(kinds[alone[0]])}: no other model can answer in its place."
     if not 0 < len(others) <= caps.MAX_FALLBACKS:
-        return f"{name!r} has {len(others)} models behind it; 1 to {caps.MAX_FALLBACKS} are allowed."
+        return f"{name!r} has {len(others)} fallback models; 1 to {caps.MAX_FALLBACKS} are allowed."
     if len(set(named)) < len(named):
         return f"The line of {name!r} has a model twice."
     return None
@@ -288,7 +288,7 @@ class Deployment(models.Model):
         choices=Streaming.choices,
         default=Streaming.ALWAYS,
         db_default=Streaming.ALWAYS,
-        help_text="When it is asked for a stream. Clients get one in any case.",
+        help_text="When the deployment is asked for a stream. Clients can stream in any case.",
     )
     timeouts = models.JSONField(default=dict, blank=True)
     extra_parameters = models.JSONField(

@@ -30,7 +30,10 @@ def parse_arguments() -> argparse.Namespace:
         prog="bench.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--attacks", default="", metavar="NAME[,NAME]", help="names, kinds or patterns of them (default: all)"
+        "--attacks",
+        default="",
+        metavar="NAME[,NAME]",
+        help="names, patterns of names, or kinds of attackers (default: all)",
     )
     parser.add_argument("--seconds", type=float, default=10, help="of each attack, at most")
     parser.add_argument(

@@ -164,7 +164,7 @@ def talking(name: str, arguments: Sequence[str], folder: Path) -> Iterator["subp
 def _read_line(process: "subprocess.Popen[bytes]", expected: str) -> None:
     line = _output(process).readline().decode().strip()
     if line != expected:
-        raise ChildError(f"a helper said {line!r} instead of {expected!r}; its log says why")
+        raise ChildError(f"a child process wrote {line!r} instead of {expected!r}; its log says why")
 
 
 def _write_line(process: "subprocess.Popen[bytes]") -> None:

@@ -137,7 +137,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round of 2 s, 50,000 rows in the books")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=4, help="of each run")
-    parser.add_argument("--minutes", type=float, help="begin no round after so long (default: by the plan)")
+    parser.add_argument(
+        "--minutes", type=float, help="begin no round after this time (default: 1.5 times the estimate)"
+    )
     parser.add_argument("--rows", type=names_of(rows), help=", ".join(rows))
     parser.add_argument("--parts", type=names_of(parts), help=", ".join(parts))
     parser.add_argument(

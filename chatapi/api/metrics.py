@@ -50,7 +50,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     is_right = hmac.compare_digest(token.strip().encode(), settings.METRICS_TOKEN.encode())
     if scheme.lower() != "bearer" or not is_right:
         return HttpResponse(
-            "Send the token.\n",
+            "Send CHATAPI_METRICS_TOKEN as a bearer token.\n",
             status=401,
             content_type="text/plain",
             headers={"WWW-Authenticate": 'Bearer realm="metrics"'},
@@ -99,7 +99,7 @@ _books = _Books()
 
 def _counters() -> Iterator[Metric]:
     found = insights.counters()
-    yield _counter("chatapi_requests", "Requests that have ended, by how.", "outcome", found.requests)
+    yield _counter("chatapi_requests", "Requests that have ended, by outcome.", "outcome", found.requests)
     for name, meaning, value in _OF_A_MODEL:
         yield _counter(name, meaning, "model", {model: value(of) for model, of in found.models.items()})
     for name, meaning, label, values in _PARTS_OF_A_MODEL:
@@ -136,13 +136,13 @@ _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_reasoning_tokens", "Output tokens that were reasoning.", lambda of: of.totals.reasoning_tokens),
     (
         "chatapi_charged_dollars",
-        "What was charged, overages included, in US dollars.",
+        "Amount charged at settlement, overages included, in US dollars.",
         lambda of: of.charged_nanodollars / NANODOLLARS,
     ),
     ("chatapi_overages", "Requests that cost more than was held for them.", lambda of: of.overage.count),
     (
         "chatapi_overage_dollars",
-        "What was charged over the reserved amounts, in US dollars.",
+        "Amount charged over the reserved amounts, in US dollars.",
         lambda of: of.overage.nanodollars / NANODOLLARS,
     ),
 )
@@ -155,13 +155,13 @@ _PARTS_OF_A_MODEL: Sequence[tuple[str, str, str, Callable[[ModelCounters], Mappi
     ),
     (
         "chatapi_corrections",
-        "Corrections that raised or lowered what was charged.",
+        "Corrections that raised or lowered the charged amount.",
         "direction",
         lambda of: {"raised": of.corrections.raised, "lowered": of.corrections.lowered},
     ),
     (
         "chatapi_corrected_dollars",
-        "By how much corrections raised or lowered what was charged, in US dollars.",
+        "Amount by which corrections raised or lowered charges, in US dollars.",
         "direction",
         lambda of: {
             "raised": of.corrections.raised_nanodollars / NANODOLLARS,
@@ -182,7 +182,7 @@ def _service() -> Iterator[Metric]:
     queued_s, overdue_s = health.oldest_late_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
     yield GaugeMetricFamily(
         "chatapi_queue_oldest_age_seconds",
-        "Seconds that the oldest queued request has waited though it could run; 0: none has.",
+        "Seconds that the oldest queued interactive request has waited for a worker; 0 if none waits.",
         queued_s,
     )
     yield GaugeMetricFamily(
@@ -209,7 +209,7 @@ def _ledger(health: Health) -> Iterator[Metric]:
         )
         found = health.last_check.differences
         yield GaugeMetricFamily(
-            "chatapi_ledger_differences", "Differences that checks of the books found, open ones.", found
+            "chatapi_ledger_differences", "Open differences that checks of the books have found.", found
         )
 
 

@@ -22,9 +22,9 @@ _ERRORS = {
     429: "A budget or limit is taken for now; `Retry-After` says when to try again.",
     500: "The server failed. It is a bug.",
     502: "The upstream failed, or the worker was lost. Nothing was charged unless the receipt says so.",
-    503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
+    503: "A part of the service is unavailable for now. Nothing was charged unless the receipt says so.",
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
-    529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
+    529: "A part of the service is unavailable for now. Nothing was charged unless the receipt says so.",
 }
 # Errors of every route; `new_operation` adds a route's own.
 _ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)

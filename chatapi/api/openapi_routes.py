@@ -161,7 +161,7 @@ def _texts(allowed: list[str] | None = None) -> Schema:
     return {"type": "array", "items": TEXT | ({} if allowed is None else {"enum": allowed})}
 
 
-_OVERTAKEN = new_answer("Another change was faster, so nothing was changed.", "Error")
+_OVERTAKEN = new_answer("Another request changed the object first, so nothing was changed.", "Error")
 
 
 def _completion(schema: str, event: str | None, media_type: str) -> dict[int, Schema]:

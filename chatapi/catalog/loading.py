@@ -141,7 +141,7 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
 def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | None) -> Plan:
     made = plan(catalog, deactivate_missing=deactivate_missing)
     if expected_digest not in (None, made.digest):
-        raise CatalogChanged("The catalog has changed since.")
+        raise CatalogChanged("The catalog has changed since the plan was made.")
     for model in made.models:
         # One by one, through the ORM: the audit log listens to `save`.
         for row in model.rows:
@@ -167,7 +167,7 @@ def _plan_model(
 ) -> ModelPlan:
     row = known or ServedModel(pk=model.id)
     if known is not None and known.kind != model.kind:
-        raise CatalogError(f"{model.id}: its kind stays {known.kind!r}, by which its usage is reported")
+        raise CatalogError(f"{model.id}: its kind stays {known.kind!r}, because usage is reported by kind")
     values = {
         "kind": model.kind.value,
         "context_window": model.context_window,

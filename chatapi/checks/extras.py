@@ -43,7 +43,7 @@ def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
     if settings.SIGN_UP == "domain" and not domains:
         wrong = [""]
     hint = "Use domains such as example.com,example.org; CHATAPI_SIGN_UP=domain needs one."
-    return wrong_values("CHATAPI_SIGN_UP_DOMAINS", wrong, "no domain of addresses", hint, "E022")
+    return wrong_values("CHATAPI_SIGN_UP_DOMAINS", wrong, "not a domain of e-mail addresses", hint, "E022")
 
 
 @checks.register(CHECK_TAG)

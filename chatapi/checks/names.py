@@ -60,7 +60,7 @@ def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
     is_good = not name or (HEADER_NAME.fullmatch(name) and name not in secret)
     wrong = [] if is_good else [name]
     hint = "Use a name such as x-end-user, or leave it unset."
-    return wrong_values("CHATAPI_END_USER_HEADER", wrong, "no header for names", hint, "E012")
+    return wrong_values("CHATAPI_END_USER_HEADER", wrong, "not a header for end users' names", hint, "E012")
 
 
 @checks.register(CHECK_TAG)

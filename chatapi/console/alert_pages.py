@@ -69,7 +69,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
             recipients=sorted(map(int, sent["recipients"])),
         )
         if spend_alerts.add(alert):
-            messages.success(request, "The spend alert is set. It is looked at each minute.")
+            messages.success(request, "The spend alert is set. It is checked every minute.")
             return redirect(console.url("budgets"))
         form.add_error(None, f"There are {MAX_ALERTS} spend alerts already. Remove one first.")
     context = {

@@ -56,7 +56,8 @@ class InviteForm(forms.Form):
         data["email"] = data["email"].lower()
         data["name"] = data["name"] or data["email"]
         if not data["name"]:
-            raise ValidationError({"email": "Enter an address, or the name of a person that you know."})
+            message = "Enter an e-mail address, or the user name of a colleague who has an account."
+            raise ValidationError({"email": message})
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
         person = memberships.person_named(self.console.person, data["name"], data["email"])

@@ -48,7 +48,7 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
     """Return a request's code in each client, with the reader's base URL."""
     protocol, dialect = request.POST.get("protocol", ""), request.POST.get("dialect", "")
     if protocol not in STREAMING or dialect not in _DIALECTS:
-        return HttpResponseBadRequest("protocol or dialect: there is no such one.")
+        return HttpResponseBadRequest("Unknown protocol or dialect.")
     origin = base_url(request)
     if len(protocol_of(STREAMING[protocol].path).dialects) > 1:
         origin += f"/{dialect}"

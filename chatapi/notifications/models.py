@@ -58,7 +58,7 @@ class Delivery(models.Model):
         help_text="When it was first due, or replayed: it fails three days later."
     )
     due_at = models.DateTimeField(help_text="The next attempt; while one runs, the end of its lease.")
-    attempts = models.PositiveIntegerField(default=0, help_text="Since it begun.")
+    attempts = models.PositiveIntegerField(default=0, help_text="The number of attempts since `begun_at`.")
 
     class Meta:
         constraints = [

@@ -225,7 +225,7 @@ def _pairs(text: str, example: str) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     pairs = [[part.strip() for part in line.split("=", 1)] for line in lines]
     if wrong := [line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2]:
-        raise ValidationError(f"“{wrong[0]}” is no line such as “{example}”.")
+        raise ValidationError(f"“{wrong[0]}” has no “=”. Write each line like “{example}”.")
     return pairs
 
 

@@ -58,7 +58,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     )
     cache_write_1h_per_mtok_nanodollars = USDField(
         label="Cache write, 1 h",
-        help_text="USD per million of those that the cache keeps for an hour. Empty: same as cache write.",
+        help_text="USD per million input tokens that a cache keeps for an hour. Empty: same as cache write.",
         required=False,
     )
 

@@ -88,7 +88,7 @@ def process_count(option: str, text: str) -> int:
     """Parse the value of `--web` or `--worker`; raises `CannotStart`."""
     if text.isascii() and text.isdecimal() and len(text) <= 2 and 0 < int(text) <= MAX_PROCESSES:
         return int(text)
-    raise CannotStart(f"{option} {text!r} is no number of processes. Use a number from 1 to {MAX_PROCESSES}.")
+    raise CannotStart(f"{option} {text!r} is not allowed. Use a number from 1 to {MAX_PROCESSES}.")
 
 
 def listening_socket(host: str, port: int, descriptor: int | None = None) -> socket.socket:
@@ -139,7 +139,7 @@ def explain(error: DatabaseError, *, is_migrating: bool = False) -> None:
         elif state == _NOT_PERMITTED or (isinstance(error, OperationalError) and not is_missing):
             reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
             raise CannotStart(
-                f"the database refuses ({reason}). Solve that and try again; --traceback shows the details."
+                f"the database refuses ({reason}). Solve this and try again; --traceback shows the details."
             )
 
 

@@ -36,7 +36,7 @@ async def create(exchange: Exchange) -> None:
 
 
 async def count_tokens(exchange: Exchange) -> None:
-    """Answer with an estimate of the prompt's tokens. It is free, but counts in the limits of requests."""
+    """Answer with an estimate of the prompt's tokens. It is free, but counts as a request in limits."""
     services = await Services.get()
     request = await validate(exchange, services)
     summary = request.summary

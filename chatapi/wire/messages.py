@@ -141,7 +141,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         # With both, it is not clear which one the model sees.
         if (self.file_data is None) == (self.file_id is None):
-            raise Violation("file_data", "a file has either file_data or file_id")
+            raise Violation("file_data", "a file must have exactly one of file_data and file_id")
         if self.file_data is not None:
             _check_media("file_data", self.file_data, _FILE_DATA, "base64, or data:<type>;base64,<data>")
         if self.file_id is not None and not _FILE_ID.fullmatch(self.file_id):

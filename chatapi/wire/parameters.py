@@ -19,7 +19,7 @@ Fallbacks = Annotated[
     list[ModelName],
     Meta(
         max_length=caps.MAX_FALLBACKS,
-        description="Not OpenAI's: other models that answer, in this order, if `model` can't.",
+        description="Other models to try, in this order, if `model` fails. Not part of OpenAI's API.",
     ),
 ]
 ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{caps.MAX_NAME_CHARS}}}\Z")]

@@ -59,8 +59,8 @@ def test_it_accepts_tokens_that_were_joined() -> None:
         (b'"prompt_tokens":7', b'"prompt_tokens":0', "wrong usage"),
         (b'"stop"', b"null", "no finish_reason"),
         (b'"stop"', b'"length"', "finish_reason length"),
-        (b'"role":"assistant",', b"", "role not once and first"),
-        (b'"content":" q1"', b'"role":"assistant","content":" q1"', "role not once and first"),
+        (b'"role":"assistant",', b"", "role missing, repeated or late"),
+        (b'"content":" q1"', b'"role":"assistant","content":" q1"', "role missing, repeated or late"),
         (b"data: [DONE]\n\n", b"", "no [DONE]"),
         (b"data: [DONE]\n\n", b"data: [DONE]", "no [DONE]"),
         (

@@ -171,7 +171,7 @@ def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: p
     assert load(text) == [
         "small: unchanged",
         "Not set in this environment: SMALL_KEY. "
-        "Set what workers need to ask these deployments, and restart the workers.",
+        "Workers need these variables to call the deployments: set them, and restart the workers.",
     ]
 
 

@@ -121,7 +121,7 @@ def test_the_page_of_a_model_refuses_the_same(root: Browser, values: Any, proble
     [
         ("claude-haiku-4-5 = small\n\n gpt-5.6=small", None),
         ("", None),
-        ("small", "is no line such as"),
+        ("small", "“small” has no “=”. Write each line like “"),
         ("small = small", "is already the id or an alias"),
         ("tiny = small", "is already the id or an alias"),
         ("mine = small\nmine = small", "is already the id or an alias"),

@@ -114,7 +114,7 @@ def test_a_database_that_refuses_to_write(folder: Path) -> None:
         done = manage(folder, *COMMANDS[0], CHATAPI_DATABASE_TIMEOUT_MS="100")
     lock.close()
     line = (
-        "the database refuses (database is locked). Solve that and try again; --traceback shows the details."
+        "the database refuses (database is locked). Solve this and try again; --traceback shows the details."
     )
     assert only_line(done) == f"chatapi: {line}"
 

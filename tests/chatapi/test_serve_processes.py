@@ -85,8 +85,8 @@ def test_ctrl_c_stops_them_all(start: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--web", "0"], "--web '0' is no number of processes. Use a number from 1 to 64."),
-        (["--worker", "65"], "--worker '65' is no number of processes. Use a number from 1 to 64."),
+        (["--web", "0"], "--web '0' is not allowed. Use a number from 1 to 64."),
+        (["--worker", "65"], "--worker '65' is not allowed. Use a number from 1 to 64."),
         (
             ["--only", "web", "--web", "2"],
             "--web and --worker belong to the whole service: leave out --only.",

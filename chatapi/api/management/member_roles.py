@@ -55,7 +55,7 @@ class MemberRoles(ManagementRoute):
         "POST": ManagementOperation(
             "createMemberRole", "Give a member another role", "accounts.change_member", objects.MemberRole,
             body=bodies.MemberRoleBody,
-            description="It takes the place of the one before.",
+            description="The new role replaces the current one.",
         ),
     }  # fmt: skip
 

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         if unset := _unset_keys(catalog):
             self.stdout.write(
                 f"Not set in this environment: {', '.join(unset)}. "
-                "Set what workers need to ask these deployments, and restart the workers."
+                "Workers need these variables to call the deployments: set them, and restart the workers."
             )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")

@@ -285,7 +285,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
         super().__post_init__()
         # Anthropic's rule ("Extended thinking"): the budget is a part of max_tokens.
         if isinstance(self.thinking, EnabledThinking) and self.thinking.budget_tokens >= self.max_tokens:
-            raise Violation("thinking.budget_tokens", "it is less than max_tokens")
+            raise Violation("thinking.budget_tokens", "it must be less than max_tokens")
         turns = said(self.messages)
         if not turns:
             raise Violation("messages", "there is nothing to answer")
