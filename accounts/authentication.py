@@ -33,7 +33,7 @@ class Caller:
     is_admin: bool
     default_dialect: str
     time_zone: str
-    """IANA name. The days of the organization's budgets follow it."""
+    """The IANA name of the organization's time zone, in which the days of its budgets begin."""
     rate_limits: tuple[Limit, ...] = ()
     """Limits of its organization, project and key, for all models."""
     scopes: frozenset[str] = frozenset()
@@ -41,19 +41,19 @@ class Caller:
     allowed_models: frozenset[str] = frozenset()
     """The models that its key may use; empty: all."""
     models_mode: str = ModelsMode.ALL
-    """What its project's list of models means."""
+    """Whether `listed_models` allows or forbids models (`ModelsMode`)."""
     listed_models: frozenset[str] = frozenset()
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Models' ids by its project's own names for them."""
+    """The project's own names for models, with the ids of these models."""
     model_fallbacks: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
-    """The models that answer if another one can't, by the name of that one."""
+    """By a model's name: the models that answer, in order, if it fails."""
     hashes_end_users: bool = False
     stores_metadata: bool = False
     stores_responses_days: int = 0
     counts_end_users: bool = False
     """Whether its project's end users have budgets and limits."""
     end_user_limits: tuple[Limit, ...] = ()
-    """Limits of each end user, without the name."""
+    """The limits of each end user, with a blank `name`."""
     has_own_end_user_limits: bool = False
     """Whether some end users have limits of their own."""
     key_name: str = ""
@@ -197,7 +197,7 @@ class _Row(NamedTuple):
     is_limited: bool
     has_own_end_user_limits: bool
     refusal: str
-    """Why the key is not valid now (`KeyRefusal`); empty: it is."""
+    """Why the key is not valid now (`KeyRefusal`); empty if it is valid."""
 
 
 # SQL, because the ORM takes several times as long. The last condition reads from the few limits to their end

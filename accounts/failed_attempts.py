@@ -31,9 +31,9 @@ class _Count:
 
     ends_at: float
     failures: int = 0
-    """As this process knows them: its own, and the others' as of the last exchange."""
+    """The failures in this process, and those that other processes had at the last exchange."""
     new: int = 0
-    """The failures that Redis does not have yet."""
+    """The failures in this process that Redis does not have yet."""
 
 
 class FailedAttempts:

@@ -27,9 +27,9 @@ class Forwarded(NamedTuple):
     ip: str
     """The nearest IP that is not a trusted proxy's."""
     scheme: str = ""
-    """`http` or `https`; empty if no trusted proxy says it."""
+    """`http` or `https`; empty if no trusted proxy reports it."""
     host: str = ""
-    """It may be any text; empty if no trusted proxy says it."""
+    """The host as a trusted proxy reports it, not validated; empty if none does."""
 
 
 def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Sequence[str]) -> Forwarded:

@@ -26,7 +26,7 @@ class LimitNumber(NamedTuple):
 
     counts: Counts
     window_ms: int
-    """The time in which it comes back; 0 for concurrent requests, which are counted by leases."""
+    """The time in which all of it comes back; 0 for concurrent requests, which are counted by leases."""
     api_member: str
     """Its name in the management API."""
     option: str
@@ -73,7 +73,7 @@ class Limit:
     scope: str
     """organization, project, key or end_user"""
     scope_id: int
-    """An end user's is that of the project."""
+    """The owner's id; for an end user, the id of the project."""
     model: str
     """A served model; blank for all models together."""
     counts: Counts

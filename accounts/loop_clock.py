@@ -27,7 +27,7 @@ class LoopClock:
 
     def __init__(self) -> None:
         self.ticks = 0
-        """A lower bound of the turns of the loop, which another thread can watch."""
+        """Grows as long as the loop runs, so that another thread can see that it is not blocked."""
         self.thread_id = 0
         """The loop's thread."""
         self._lost_s = 0.0

@@ -49,7 +49,7 @@ class Charge(NamedTuple):
     most: int
     window_us: int
     mark: str
-    """Of the script: the state of the bucket at that time."""
+    """The state of the bucket at that time, as `rate_limits.lua` returned it."""
     amount: int
     model: str
     """The limit's model; blank for all models together."""
@@ -63,7 +63,7 @@ class Reservation:
     statuses: tuple[LimitStatus, ...] = ()
     charges: tuple[Charge, ...] = ()
     leases: tuple[str, ...] = ()
-    """The keys in which it holds a lease."""
+    """The Redis keys in which the request holds a lease."""
     taken: Amounts = NOTHING_USED
 
     @property

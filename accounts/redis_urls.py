@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from django.conf import settings
 
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""The scheme of the connections to sentinels and primary, by that of the URL."""
+"""By the scheme of the URL: the scheme of the connections to the sentinels and to the primary."""
 SENTINEL_PORT = 26379
 _SENTINEL = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?P<port>:[0-9]{1,5})?")
 # Sentinel takes no other names.
@@ -28,10 +28,10 @@ class SentinelURLs:
     """The servers that one URL with sentinels stands for, as URLs that redis-py can open."""
 
     name: str
-    """The primary's, by which the sentinels know it."""
+    """The name by which the sentinels know the primary."""
     sentinels: tuple[str, ...] = field(repr=False)
     primary: str = field(repr=False)
-    """Has the name in the place of host and port, which only the sentinels know."""
+    """The primary's URL, with `name` in place of host and port, which only the sentinels know."""
 
     @property
     def has_tls(self) -> bool:

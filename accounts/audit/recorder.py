@@ -35,7 +35,7 @@ class Actor:
     name: str
     ip: str | None = None
     key_id: int | None = None
-    """The API key that acts, if it is no person."""
+    """The API key that acts; None for a person or a command."""
 
 
 _find_actor: ContextVar[Callable[[], Actor | None] | None] = ContextVar("find_actor", default=None)

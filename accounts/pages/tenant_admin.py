@@ -98,9 +98,9 @@ class TenantAdmin:
     model: type[Model]
     opts: Any
     operators_fields: tuple[str, ...] = ()
-    """Fields for operators: other people don't see them, and can't set them."""
+    """Fields that only operators see and set."""
     nobody_may: tuple[str, ...] = ()
-    """Acts that nobody may do here, of "add", "change" and "delete"."""
+    """The actions, of "add", "change" and "delete", that are not offered to anybody."""
     show_full_result_count = False
 
     # ---- who may do what
