@@ -32,9 +32,9 @@ class ReconciliationSpec:
     since: datetime
     until: datetime
     deployment: str = ""
-    """Only requests that ran there; empty: all."""
+    """Only requests that ran on this deployment are compared; empty: all."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The bill's names of our models, by our name, where they differ."""
+    """By our name of a model: its name in the bill, if that differs."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """The upstream's prices, by the bill's name of the model."""
     tolerance_percent: Decimal = Decimal(0)
@@ -46,7 +46,7 @@ class Booked:
 
     amounts: Mapping[str, int]
     counted: int
-    """Requests whose tokens the upstream did not report."""
+    """The number of requests whose tokens we counted, because the upstream did not report them."""
 
 
 @dataclass(frozen=True, slots=True)

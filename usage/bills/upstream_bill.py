@@ -45,9 +45,9 @@ class Bill:
     lines: Mapping[tuple[date, str], Mapping[str, int]]
     reported: frozenset[str]
     names_models: bool
-    """False if it has only sums of all models."""
+    """Whether the bill has amounts by model; otherwise it has only sums of all models."""
     missing: frozenset[tuple[date, str, str]] = frozenset()
-    """Amounts that the bill lacks for a day and model only: a cost without a quantity."""
+    """Day, model and name of each amount that only some lines lack, such as a cost without a quantity."""
 
 
 def read(path: Path) -> Bill:

@@ -49,19 +49,19 @@ class Admission:
     queue_class: int | None = None
     includes_usage: bool = False
     max_prompt_tokens: int | None = None
-    """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
-    nobody can predict. None: unknown.
+    """The context window; None if it is unknown. It may exceed `prompt_tokens_bound`, because a server adds
+    an unknown number of tokens to the prompt.
     """
     requested_model: str | None = None
-    """The alias that the client sent, which its answer has."""
+    """The alias that the client sent, and that the answer names."""
     end_user: str | None = None
-    """The project's name for the person who asks."""
+    """The name of the end user, as the project has sent it."""
     metadata: Mapping[str, str] | None = None
-    """The client's own pairs, for filters."""
+    """The pairs of keys and values that the client sent, by which reports are filtered."""
     counts_end_user: bool = False
     """Whether the request counts in budgets of the end user."""
     end_user_id: int | None = None
-    """Set by `admit`, if the end user counts."""
+    """Set by `admit` if `counts_end_user`."""
     idempotency: Idempotency | None = None
     fallbacks: tuple[Candidate, ...] = ()
     """Other models that may answer, in order."""

@@ -157,7 +157,7 @@ class Posted(NamedTuple):
     posted_nanodollars: int
     soft_limit_reached_at: datetime | str | None
     signed_limit_nanodollars: int | None
-    """Below zero: it is a soft one, and the only one."""
+    """The limit in nanodollars; negative for a soft limit without another one."""
     credited_nanodollars: int | None
     low_credit_nanodollars: int | None
     """The balance at which credit is low; None unless credit pays for this budget."""

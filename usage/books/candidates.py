@@ -22,15 +22,15 @@ class Candidate:
 
     model: str
     name: str
-    """The client's name for it, which its answer has."""
+    """The model's name in the request, which the answer repeats."""
     max_output_tokens: int
-    """Per choice."""
+    """The most tokens of each choice."""
     max_prompt_tokens: int | None
-    """Its context window; None: unknown."""
+    """The context window; None if it is unknown."""
     price: Price
-    """At admission, less the organization's discount."""
+    """The price at admission, less the organization's discount."""
     prompt_tokens_bound: int = 0
-    """The most tokens of the prompt that admission holds for."""
+    """The upper bound of the prompt's tokens, for which admission holds money."""
 
 
 def to_json(candidates: Sequence[Candidate]) -> str | None:
@@ -51,7 +51,7 @@ class Switch:
     fence: int
     to: Candidate
     requested_model: str | None
-    """The name that the client sent, where it is not this model's id."""
+    """The name that the client sent; None if it is the model's id."""
 
 
 def switch(now: datetime, items: Sequence[Switch]) -> list[UUID | AlreadyResolved]:

@@ -22,7 +22,7 @@ class End:
     error_code: str
     error_message: str
     finish_reasons: list[str]
-    """One per choice."""
+    """The finish reason of each choice."""
     has_finished: bool
     """Whether a finish was sent to the stream; not if the client had left."""
     tokens: Tokens
@@ -83,7 +83,7 @@ class GenerationStatus:
     worker: str
     was_claimed: bool
     overdue_ms: int
-    """Time since its lease, or its time in the queue, ended; negative before."""
+    """The time since the end of its lease or of its time in the queue; negative before that end."""
 
 
 def statuses(ids: Sequence[UUID]) -> dict[UUID, GenerationStatus]:

@@ -37,7 +37,7 @@ class Attempt:
     error_code: str
     duration_ms: int
     started_ms: int | None = None
-    """Since the worker began with the generation; None in rows of older releases."""
+    """The time from the worker's start on the generation; None in rows of older releases."""
     model: str = ""
     """Empty in rows of older releases."""
 
@@ -55,7 +55,7 @@ class Settlement:
     error_code: str = ""
     error_message: str = ""
     deployment: str = ""
-    """Empty if unknown: the row then keeps the deployment of the last heartbeat."""
+    """The deployment that ran it; if empty, the row keeps the deployment of the last heartbeat."""
     attempts: int = 0
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
@@ -75,7 +75,7 @@ class Charge:
     settled_at: datetime
     model: str
     requested_model: str | None
-    """The name that the client sent, where it is not that of the model."""
+    """The name that the client sent; None if it is the model's id."""
     api_key: str
     """The public part of the key's current secret."""
     settlement: Settlement

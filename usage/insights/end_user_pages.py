@@ -19,7 +19,7 @@ from usage.models import DailyEndUserUsage
 from usage.rollups import closed_days
 
 MAX_ROWS = 10_000
-"""Sums of one end user, day and model that one page reads at most, filtered out or not."""
+"""The most rows that one page reads, including those that it filters out."""
 
 
 class Place(NamedTuple):

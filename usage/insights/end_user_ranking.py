@@ -14,7 +14,7 @@ from usage.models import DailyEndUserUsage, MonthlyEndUserUsage
 
 MAX_END_USERS = 100
 MAX_ROWS = 20_000
-"""Sums of one end user, day and model that are added up for a range that is no calendar month."""
+"""The most rows that are added up for a range that is not a calendar month."""
 
 
 def days_of(over: Range) -> tuple[date, date]:

@@ -20,9 +20,9 @@ class Failures(NamedTuple):
     """The most frequent first."""
 
     errors: list[tuple[str, int]]
-    """Codes of the newest requests that failed, with their numbers; a code may be empty."""
+    """The codes of the newest failed requests, each with its number of requests; a code may be empty."""
     refusals: list[tuple[int, str, int]]
-    """Status, code and number of requests that were refused."""
+    """The status and code of refused requests, with the number of these requests."""
 
 
 @report

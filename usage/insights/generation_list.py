@@ -119,7 +119,7 @@ class NewestRequests(NamedTuple):
 
     rows: "QuerySet[Generation]"
     since: datetime | None
-    """How far back they reach, if there are more."""
+    """The time of the oldest request that was searched, if older ones were not; else None."""
 
 
 def newest_settled(over: Range, filters: Filters) -> NewestRequests:

@@ -37,10 +37,10 @@ class RunningGeneration:
     age_s: float
     completion_tokens: int
     tokens_per_second: float
-    """Since its claim."""
+    """The average since the claim."""
     reserved_nanodollars: int
     cost_nanodollars: int
-    """Of its tokens so far, without the input."""
+    """The cost of the output tokens so far."""
     worker: str
 
 

@@ -34,9 +34,9 @@ class OverviewSums:
 
     now: Totals
     compared: Totals
-    """The sums of the hours that are over, which are compared with those before."""
+    """The sums without the running hour, to compare with `before`."""
     before: Totals | None
-    """None if that has no request."""
+    """The sums of the range before; None if it has no requests or can't be compared."""
     overage: Overage
     outcomes: Mapping[str, Totals]
     """The sums by outcome; empty where they are not known, as of an end user."""

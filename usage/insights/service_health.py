@@ -36,10 +36,10 @@ class Health:
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
     oldest_late_s: float | None
-    """The same for interactive generations, and for others behind half of their time in the queue."""
+    """The longest wait of a queued generation that is interactive, or has used half of its queue time."""
     running: int
     longest_running_s: float | None
-    """Time since the first of the running requests was claimed."""
+    """Time since the oldest of the running requests was claimed."""
     oldest_lease_s: float | None
     """Time since the oldest open lease expired; negative if none has expired."""
     closed_since: datetime
@@ -50,7 +50,7 @@ class Health:
     """Requests that no worker claimed in time, or that could not be queued."""
     last_sealed_at: datetime | None
     unsealed_entries: int
-    """At most `MAX_UNSEALED`."""
+    """The number of entries without a seal, counted up to `MAX_UNSEALED`."""
     last_check: LastCheck | None
     """None if the books were never checked."""
 

@@ -54,18 +54,18 @@ class Filters:
     model: str | None = None
     outcome: str | None = None
     end_user: str | None = None
-    """A name as clients send it, or as rows have it."""
+    """The name as clients send it; with `is_stored_name`, as rows have it."""
     error: str | None = None
     metadata: tuple[str, str] | None = None
-    """A key and the value that it has."""
+    """A key, and the value that matching requests have for it."""
     metadata_key: str | None = None
     """The key by whose values a report is grouped."""
     is_by_request: bool = False
-    """Whether end users are counted in the newest requests of any project, with their failures."""
+    """Whether end users' sums are those of the newest requests, with failures, instead of the rollup's."""
     is_stored_name: bool = False
     """Whether `end_user` is already the stored name, so that no look-up is needed."""
     home_id: int | None = None
-    """The organization of the project, if it is known: lists of requests need not look it up then."""
+    """The project's organization, if it is known, so that lists of requests do not look it up."""
     is_void: bool = False
     """Whether organization, project and key are known not to belong together, so that no request matches."""
 

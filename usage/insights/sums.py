@@ -114,9 +114,9 @@ class SumsSpec:
     newest: NewestRequests | None = None
     """The newest requests of the range, if they are known already."""
     is_overage: bool = False
-    """Whether it is about ledger entries over reserved amounts instead."""
+    """Whether to add up ledger entries over reserved amounts instead of requests."""
     listed: range | None = None
-    """The places in the order of groups, the most expensive first, of those that are listed by name."""
+    """The groups to list by name: their ranks, from the most expensive group."""
 
     def sources(self, *, by_start: bool) -> Iterator[Source]:
         """Yield the rollups that cover the range, or its newest requests if rollups know too little."""

@@ -8,7 +8,9 @@ from accounts.models import Member, Organization
 from usage.models import SpendAlert
 
 MAX_ALERTS = 20
-"""Of one organization with its projects. Those of archived projects do not count: they say nothing."""
+"""The most alerts of one organization and its projects. Those of archived projects are never sent, and do not
+count.
+"""
 
 
 def add(alert: SpendAlert) -> bool:

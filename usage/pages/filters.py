@@ -223,7 +223,7 @@ class UsageFilterForm(forms.Form):
     page: str
     """The page's name among the admin's URLs."""
     usual_days: ClassVar[str] = ""
-    """The range of a URL that names none; empty: all time."""
+    """The range if the URL has none; empty: all time."""
 
     organization = RowField(Organization, "organization")
     project = RowField(Project, "project")
@@ -239,7 +239,7 @@ class UsageFilterForm(forms.Form):
     bucket = text_field("Columns")
 
     over: Range | None = None
-    """The range of time; None: all of it."""
+    """The time range; None: all time."""
 
     def __init__(self, query: QueryDict, person: access.Person, pages: Pages = ADMIN) -> None:
         # A label encloses its field here, so no field needs an id.

@@ -49,10 +49,10 @@ class SumsPage:
 
     name: str = "index"
     usual_group: str = "model"
-    """Empty: no groups."""
+    """The groups if the URL has none; empty: no groups."""
     usual_measure: str = "spend"
     is_about_failures: bool = False
-    """Whether it shows failures and hours, which the rollup of end users does not have."""
+    """Whether the page shows failures and hours, which the rollup of end users does not have."""
 
 
 OVERVIEW = SumsPage()

@@ -73,7 +73,7 @@ class _Known:
     start: datetime
     end: datetime
     days: dict[str, list[date]] = field(default_factory=dict)
-    """By the database that was read: a replica may not have the rows of the last day yet."""
+    """The closed days by database: a replica may not have the rows of the last day yet."""
 
 
 _known: ContextVar[_Known | None] = ContextVar("closed_days", default=None)

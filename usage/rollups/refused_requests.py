@@ -147,7 +147,7 @@ class RefusedOfKey(NamedTuple):
     """The refused requests of a key, as its page shows them."""
 
     by_code: list[tuple[int, str, int]]
-    """Of the last 24 hours: status, code and number, the most first."""
+    """Status, code and number of the refused requests of the last 24 hours, the most frequent first."""
     last_invalid: RefusedRequests | None
     """The newest hour in which the key was not valid, and why."""
 

@@ -21,7 +21,7 @@ class Reading(NamedTuple):
 
     document: StatementDocument
     content: str
-    """The JSON of the document: of a closed one the text that is sealed."""
+    """The document as JSON; for a closed month, the sealed text."""
     row: Statement | None = None
 
 

@@ -27,10 +27,10 @@ class Report:
     """The result of a check. With `since`, the counts leave out what is older."""
 
     generations: int
-    """Those that were not dropped."""
+    """The number of generations that were not dropped."""
     open_generations: int
     dropped_generations: int
-    """All that were ever exported and dropped."""
+    """The number of generations that were ever exported and dropped."""
     entries: int
     sealed_entries: int
     newest_seal: str
