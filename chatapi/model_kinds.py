@@ -26,7 +26,7 @@ class ClientAPI(NamedTuple):
     code: Sequence[Template]
     """A first request in several languages."""
     on_key_page: Sequence[str]
-    """The titles of those that the page of a new key shows."""
+    """The titles of the templates that the page of a new key shows."""
 
     @property
     def body(self) -> type[msgspec.Struct]:
@@ -39,7 +39,7 @@ class KindOfModels(NamedTuple):
 
     apis: Sequence[ClientAPI]
     test_request: GenerationRequest
-    """What the admin's test of a deployment asks, for one token at most."""
+    """The request of the admin's test of a deployment, for one token at most."""
     has_output: bool
     """Whether answers have tokens of their own, with a limit and a price."""
 

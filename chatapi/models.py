@@ -333,7 +333,7 @@ class StoredResponse(models.Model):
     """A response of a project that stores them for days; `response_store.py` reads and writes its content."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    """The generation's."""
+    """The id of the generation."""
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+", db_index=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     is_test = models.BooleanField()

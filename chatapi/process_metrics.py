@@ -59,7 +59,7 @@ class Counter:
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.series: dict[str, float] = {}
-        """By the values of the labels, with spaces between them."""
+        """The counts by the values of the labels, joined by spaces."""
 
     def add(self, *values: str, number: int = 1) -> None:
         """Add to a series. Zero creates it: Prometheus sees the first increase only of one that exists."""
@@ -114,7 +114,7 @@ class Gauge(NamedTuple):
     name: str
     meaning: str
     read: Callable[[int], float]
-    """Takes the count of what the process works on."""
+    """Takes the number of requests or generations in the process, and returns the gauge's value."""
     only_grows: bool = False
 
 
@@ -160,7 +160,7 @@ class Snapshot(msgspec.Struct):
     gauges: dict[str, float]
     histograms: dict[str, dict[str, list[float]]]
     counters: dict[str, dict[str, float]] = {}
-    """Empty in those of an older release."""
+    """Empty if a process of an older release wrote the snapshot."""
 
 
 async def publish_forever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:

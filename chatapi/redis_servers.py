@@ -26,7 +26,9 @@ class RedisServers:
         self._clients = clients.values()
         self.broker = clients[settings.BROKER_URL]
         self.shared = clients[shared_url()]
-        """Has what all processes share, such as rate limits (`accounts/redis_urls.py`)."""
+        """The client of the server with the data that all processes share, such as rate limits
+        (`accounts/redis_urls.py`).
+        """
         streams = [stream_of(url, clients.__getitem__) for url in stream_urls()]
         self.streams = StreamServers(streams)
         self.keep_and_enqueue: ByServer[KeepAndEnqueue] = ByServer(

@@ -32,9 +32,9 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
     """The stored content of a response."""
 
     state: bytes
-    """What the request said (`GenerationRequest.state`)."""
+    """The part of the request that later requests may refer to (`GenerationRequest.state`)."""
     batches: list[bytes]
-    """The deltas, encoded; without the end if that was never published."""
+    """The encoded deltas; without the terminal one if it was never published."""
 
 
 def write(generation_id: UUID, content: Content) -> None:

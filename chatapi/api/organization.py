@@ -57,9 +57,9 @@ class Report(NamedTuple):
     page: type[Struct]
     bucket: type[Struct]
     result: Callable[[Sums, PageRequest], Struct]
-    """Makes of the sums of one group of a bucket what clients see."""
+    """Returns the result that clients see, from the sums of one group of a bucket."""
     narrowed: Callable[[BucketQuery], BucketQuery] = lambda query: query
-    """Leaves the models in the query that the report is about."""
+    """Narrows the query to the models that the report is about."""
 
 
 def _but_other_models(query: BucketQuery) -> BucketQuery:

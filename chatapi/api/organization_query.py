@@ -29,13 +29,13 @@ class UsageRouteSpec:
     """The parameters that one of the routes takes."""
 
     widths: Mapping[str, tuple[Width, int, int]]
-    """By the value of `bucket_width`: the width, and the buckets of a page by default and at most."""
+    """By the value of `bucket_width`: the width, and the default and the maximum of buckets on a page."""
     groups: Mapping[str, str | None]
     """The column of each dimension; None if this dimension is not recorded: one group, null."""
     models: str
     """The name of the filter for models."""
     unrecorded: frozenset[str] = frozenset()
-    """Filters for usage that is not recorded, so that nothing may match them."""
+    """Filters by values that are not recorded: if one is sent, nothing matches."""
 
 
 COMPLETIONS = UsageRouteSpec(
@@ -80,7 +80,7 @@ UNSERVED = UsageRouteSpec(
     "models",
     frozenset({"user_ids", "batch", "sizes", "sources", "context_levels", "vector_store_ids"}),
 )  # fmt: skip
-"""The routes of usage that the service does not have take all parameters of OpenAI's, and have no results."""
+"""The spec of OpenAI's usage routes for products that are not served: all their parameters, no results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PageRequest:
 
     query: BucketQuery
     groups: tuple[str, ...]
-    """Dimensions in the words of the route."""
+    """The dimensions, as the route names them."""
     end: datetime
     """The end of the last page."""
     after: Place | None = None

@@ -106,11 +106,11 @@ class ClientRoute(APIView):
     content_negotiation_class = JSONAlways
     http_method_names = ["get", "head"]
     required_scope: ClassVar[KeyScope | None] = None
-    """The scope that a key needs here, if it is narrowed to some scopes; None: none."""
+    """The scope that a restricted key needs; None: it needs no scope."""
     needs_admin_key: ClassVar[bool] = False
-    """Whether the route is about the money of the caller's whole organization."""
+    """Whether only admin keys may use the route, because it shows the money of the whole organization."""
     reference: ClassVar[Route]
-    """What the API's reference (OpenAPI) says; that of a report is made of its `Report`."""
+    """The route's entry in the API's reference (OpenAPI); for a report, it is made of its `Report`."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods before anything is looked up, then keys that lack the scope or the right."""

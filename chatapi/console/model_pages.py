@@ -23,7 +23,7 @@ class Tab:
     snippets: list[tuple[str, str, str]]
     """The id, title and text of each."""
     parameters: list[str]
-    """The names that the body may have, and that a deployment takes."""
+    """The parameters of the protocol that a deployment accepts."""
     is_whole: bool
     """Whether these are all parameters of the protocol."""
 

@@ -28,7 +28,7 @@ class Offer:
     max_output_tokens: int
     price: Price
     announced: list[tuple[datetime, Price]]
-    """The prices that come later, by a new price or discount, the next one first, each with its start."""
+    """The later prices, after changes of price or discount, each with its start; the next one first."""
     extra_parameters: list[str]
     unsupported_parameters: frozenset[str]
     allows_image_urls: bool

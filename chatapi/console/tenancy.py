@@ -74,9 +74,9 @@ class Console:
     others: list[Organization]
     """The person's other organizations."""
     project_id: str
-    """The URL's parameter, a number or a name; empty: all projects."""
+    """The project in the URL, by its number or name; empty: all projects."""
     has_credit: bool
-    """The operator has granted credit, or refuses requests without it."""
+    """Whether the operator has granted credit, or refuses requests without it."""
 
     @cached_property
     def projects(self) -> list[Project]:

@@ -40,7 +40,7 @@ class Frame(NamedTuple):
     """An entry as it arrives in an inbox."""
 
     id: bytes
-    """32 hex digits."""
+    """The generation's id, as 32 hexadecimal digits."""
     first_seq: int
     batch: bytes
     fence: int = 0
@@ -71,7 +71,7 @@ class Rest(NamedTuple):
 
     deltas: list[AnyDelta]
     last_seq: int
-    """The number of the last one; without deltas, the position."""
+    """The number of the last delta; without deltas, the position."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

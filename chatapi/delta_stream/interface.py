@@ -12,10 +12,10 @@ class Signs(NamedTuple):
     """The signs of life of some web processes, by their names."""
 
     heard: set[str]
-    """Those that have renewed their sign of life within the last seconds."""
+    """The processes that have renewed their sign of life within the last seconds."""
     connected: set[str]
     unknown: frozenset[str] = frozenset()
-    """Those that are known only to servers that have not answered."""
+    """The processes that are known only to servers that have not answered."""
 
 
 class Presence(Protocol):

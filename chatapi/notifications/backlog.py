@@ -27,10 +27,10 @@ class Deliveries:
     """The deliveries of one kind that have not arrived."""
 
     waiting: int
-    """Not tried yet."""
+    """The number of deliveries that were not tried yet."""
     retrying: int
     failed: int
-    """Given up in the last day."""
+    """The number of deliveries that were given up in the last day."""
     oldest_begun_at: datetime | None
     """When the oldest of those that still wait was first due."""
 

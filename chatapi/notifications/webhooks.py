@@ -28,7 +28,7 @@ from chatapi.notifications.queue import Attempt
 from usage.models import Event
 
 MAX_ENDPOINTS = 10
-"""Of one organization, and of the service."""
+"""The most webhooks of one organization, and of the service."""
 ROTATION = timedelta(days=1)
 """The time for which messages have signatures by the old secret, too."""
 TIMEOUT_S = 15.0

@@ -127,7 +127,7 @@ class _Served:
     """The requests of one deployment."""
 
     outcomes: list[str] = field(default_factory=list)
-    """An open request's is empty."""
+    """The outcome of each request; empty for an open one."""
     first_tokens_ms: list[int] = field(default_factory=list)
     rejected: int = 0
     stopped: int = 0
@@ -243,7 +243,7 @@ class Finding:
     """The error's code; empty if it works."""
     message: str
     text: str
-    """The token, of the answer or its reasoning."""
+    """The token of the answer or of its reasoning; for an embedding, its description."""
     fingerprint: str
     usage: Usage | None
     """The tokens that the upstream counted, if it reports them."""
@@ -286,7 +286,7 @@ class _Answer:
         self._started_at = time.monotonic()
         self.completion = Completion()
         self.vector = ""
-        """The words for an embedding."""
+        """The description of an embedding."""
         self.started_ms: float | None = None
         self.first_token_ms: float | None = None
         self.total_ms = 0.0

@@ -60,7 +60,7 @@ class _Body:
     def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable) -> None:
         self.room: Room | None = None
         self.refusal: APIError | None = None
-        """The error that ended the reading."""
+        """The error that ended the reading; None if there was none."""
         self._scope = scope
         self._receive = receive
         length = _header(scope, b"content-length")

@@ -41,17 +41,17 @@ class Kind:
 
     name: str
     path: str
-    """The regular expression that the path matches behind `/v1/`."""
+    """The regular expression of the path after `/v1/`."""
     code: Callable[["Exchange"], Awaitable[None]]
-    """Checks the request and responds to it, or raises what is wrong with it."""
+    """Checks the request and responds to it, or raises an error."""
     scope: KeyScope
     """The scope that a restricted key needs."""
     protocol: str = ""
     """The name of the protocol (`PROTOCOLS`) of the request in the body; empty if the route takes no body."""
     is_ticket: bool = False
-    """The request is kept for an EventSource, which streams."""
+    """Whether the request is kept, so that an EventSource can stream its answer."""
     resolve: Callable[..., Awaitable[list[bytes]]] | None = None
-    """Adds to a body what it refers to (`stored_responses.resolve`)."""
+    """Returns the body with the content that it refers to (`stored_responses.resolve`)."""
 
 
 class Exchange:
@@ -67,26 +67,24 @@ class Exchange:
         self.caller: Caller | None = None
         """Set by `set_caller`, once the key is known to be valid; its scopes may still refuse the request."""
         self.span: Span = NO_SPAN
-        """Of a request with a valid key: strangers cause no traces."""
+        """The span of a request with a valid key; other requests have none."""
         self.error_code = ""
-        """Of the failure that the client got."""
+        """The code of the failure that the client got."""
         self.protocol = PROTOCOLS.get(kind.protocol) or protocol_of(
             connection.scope["path"], {name.decode("latin-1") for name in self.request_headers}
         )
-        """Has the form of the response: the kind's protocol. For a URL with a generation, it is the client's
+        """The protocol of the response: the kind's. For a URL that names a generation, it is the client's
         until the generation is found, and then the generation's.
         """
         self.key_headers = self.protocol.key_headers
-        """May hold the API key (`Protocol.key_headers`): those of the request's protocol, whatever becomes of
-        the response's.
-        """
+        """The headers that may hold the API key; they stay the request's when `protocol` changes."""
         self.dialect: Dialect | None = None
         self.status: int | None = None
-        """The response's, once it has begun."""
+        """The response's HTTP status, once it has begun."""
         self.is_admitted = False
-        """It has made a generation."""
+        """Whether the request has created a generation."""
         self.timed_model: str | None = None
-        """The model for which the wait for the stream's first content is counted; None: it is not counted."""
+        """The model for which the time to the stream's first content is measured; None: no measurement."""
         self.encoder: Encoder | None = None
         """Writes the stream, and an error inside it."""
         self.large_bytes = 0
@@ -94,7 +92,7 @@ class Exchange:
         self.rooms: list[Room] = []
         """Room in memory that is released when the exchange ends."""
         self.is_counted = False
-        """The request counts in the caller's rate limits."""
+        """Whether the request counts in the caller's rate limits."""
         self._connection = connection
         self.began_at = time.monotonic()
 

@@ -35,7 +35,7 @@ class OpenGenerations:
         self._admitted: Counter[int] = Counter()
         self._arriving: Counter[int] = Counter()
         self._last_comes_back_at: dict[int, float] = {}
-        """By organization: when the last of the refused callers is to come back."""
+        """By organization: the latest time at which a refused caller is to come back."""
 
     @contextmanager
     def arriving(self, organization_id: int, *, may_repeat: bool = False) -> Iterator[None]:

@@ -44,7 +44,7 @@ class _Full(NamedTuple):
     statuses: Sequence[LimitStatus]
     room_at: float
     forget_at: float
-    """When Redis is asked again: at `room_at`, or `REMEMBERED_S` after the refusal if that is sooner."""
+    """The time after which Redis is asked again: `room_at`, but at most `REMEMBERED_S` after the refusal."""
 
 
 class Rates:

@@ -29,9 +29,9 @@ class Position(NamedTuple):
 
     seq: int
     frame: int | None
-    """None: all frames of that delta."""
+    """The frame's number; None: the client has all frames of the delta."""
     param: str = ""
-    """The parameter or header in which the client has named it."""
+    """The parameter or header in which the client sent the position."""
 
     def is_before(self, seq: int, frame: int) -> bool:
         """Return whether that frame is still to be sent."""

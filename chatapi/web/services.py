@@ -88,7 +88,7 @@ class Services:
             period_ms=settings.STREAM_TTL_MS,
             max_bytes=MAX_STATES_BYTES,
         )
-        """Of organizations."""
+        """The bound on the bytes of states that an organization stores in a period."""
         self._full_stores: dict[int, CachedValue[bool]] = {}
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
@@ -102,12 +102,12 @@ class Services:
         self.queue_age = QueueAge(lambda: self.commits.read(reports.longest_waits), settings.MAX_QUEUE_AGE_MS)
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf, bodies_each=1)
-        """Without a bound for all: each organization has its own, and delays no other one with its tests."""
+        """The room for requests of test keys: one body for each organization, which delays no other one."""
         self.answer_room = BodyRoom(MAX_ANSWER_BYTES, bodies=MAX_ANSWERS)
-        """For answers that are collected before they are sent."""
+        """The room for answers that are collected before they are sent."""
         self.parser = BodyParser()
         self.counting_turns = FairRoom(1, 1, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
-        """Requests that only count tokens use the parser one after the other, organizations in turn."""
+        """The turns of requests that only count tokens: one at a time, organizations in turn."""
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.streams)
         self.is_closing = False

@@ -55,7 +55,7 @@ class Stored:
     answer: Answer
     state: stored.State
     batches: list[bytes] | None
-    """Its deltas, if Redis has them no more."""
+    """The response's deltas, if Redis no longer has them."""
 
     async def folded(self) -> stored.Folder:
         """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""

@@ -39,9 +39,9 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     counter: str = ""
     """The Redis key that counts its bytes until it is used."""
     other_summary: object = None
-    """The place of the summary in a ticket of the release before, which has another form."""
+    """The place of the summary in tickets of the previous release, whose summaries have another form."""
     summary: RequestSummary | None = None
-    """None in a ticket of the release before."""
+    """None in tickets of the previous release."""
 
 
 class Tickets:

@@ -50,11 +50,11 @@ class ValidatedRequest:
     """The request as workers read it; empty once it is queued, because its stream may run for hours."""
     model: CatalogModel
     price: Price
-    """Less the organization's discount; nothing for a test key."""
+    """The price less the organization's discount; zero for a test key."""
     state: bytes
-    """What later requests may refer to; empty once it is kept."""
+    """The data that later requests may refer to; empty once it is stored."""
     is_not_kept: bool = False
-    """There was no room for its state."""
+    """Whether there was no room for its state."""
     room: Room | None = None
     """The room of a large body, until the request is queued."""
     fallbacks: tuple[Fallback, ...] = ()

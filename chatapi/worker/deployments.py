@@ -23,9 +23,9 @@ class Route:
     on_disconnect: OnDisconnect
     allows_remote_media: bool
     max_concurrent: int | None
-    """The requests of all workers that may be in flight there; None is no limit."""
+    """The most requests of all workers in flight at the deployment; None: no limit."""
     retries: int
-    """How often a request may have been sent again, here or elsewhere, before it is not sent here again."""
+    """A request that was repeated this often, at this or another deployment, is not sent here again."""
     model: str
 
     @property

@@ -36,7 +36,7 @@ class Held(NamedTuple):
 
     running: Sequence[Pulse]
     claiming: Sequence[Pulse]
-    """Their claims may be committed before the event loop has received the result."""
+    """Generations whose claims may be committed before the event loop has received the result."""
 
 
 class Heartbeat:

@@ -43,7 +43,7 @@ class LostMessages:
     holds: Callable[[UUID], bool]
     """Returns whether this worker is about to claim a generation, or runs it."""
     missing: set[str] = field(default_factory=set)
-    """The generations whose messages waited nowhere at the last look."""
+    """The generations whose messages were in no queue at the last look."""
 
     async def run(self) -> None:
         """Look every `LOOK_S`, for ever."""

@@ -36,7 +36,7 @@ class Channel(redis.Channel):
 
     from_transport_options = (*redis.Channel.from_transport_options, "sentinels")
     sentinels: SentinelURLs | None = None
-    """Of the broker's primary, if `CHATAPI_BROKER_URL` has sentinels."""
+    """The URLs of the broker's sentinels; None if `CHATAPI_BROKER_URL` has none."""
     connection: Any
     connection_errors: Any
     _queue = ""

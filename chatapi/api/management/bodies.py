@@ -235,4 +235,4 @@ class AuditLogQuery(
     project_ids: Annotated[list[RowId], Meta(max_length=100)] | None = None
     resource_ids: _Texts | None = None
     tenant_only: bool = False
-    """Only acts on what several organizations share, of which there are none."""
+    """Whether to list only acts on objects of several organizations, of which there are none."""

@@ -13,7 +13,7 @@ class ManagementOperation:
     id: str
     summary: str
     permission: str
-    """What the role of the key must allow, as in `accounts.roles`."""
+    """The permission that the key's role must have (`accounts.roles`)."""
     answer: Any
     """The type of the answer."""
     body: type[Struct] | None = None
@@ -22,4 +22,4 @@ class ManagementOperation:
 
 
 Operations = dict[str, ManagementOperation]
-"""By the method, in capitals."""
+"""The operations by their HTTP method, in capitals."""

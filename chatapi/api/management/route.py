@@ -36,9 +36,9 @@ class ManagementRoute(APIView):
     http_method_names = ["get", "head", "post", "delete"]
     operations: ClassVar[Operations]
     operation: ManagementOperation
-    """The one that the request's method names."""
+    """The operation of the request's method."""
     path: ClassVar[str]
-    """The path behind `/v1/organization/`, in Django's words."""
+    """The path after `/v1/organization/`, in the syntax of Django's `path()`."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods, then keys without the scope, the role or its permission."""

@@ -42,7 +42,7 @@ class Source(Protocol):
     stream: DeltaStream
     turns: FairTurns
     tick_s: float
-    """The longest silence after which it wakes a follower."""
+    """The time without deltas after which it wakes a follower."""
 
     def check(self, follower: "Follower") -> None:
         """Raise `StreamLost` when the server has been out of reach for too long."""
@@ -67,14 +67,14 @@ class Follower:
         self.id = generation_id
         self.organization_id = organization_id
         self.is_owner = is_owner
-        """If that client's stream ends early, nobody waits for the rest."""
+        """Whether this client sent the request: if its stream ends early, no other one waits for the rest."""
         self.seq = 0
         """The number of the last delta handed out."""
         self.read_up_to = b""
         """The name of the last log entry handed out."""
         self.began_at = loop_clock.monotonic()
         self.tick_s = source.tick_s
-        """The longest silence after which `next` returns."""
+        """The time without deltas after which `next` returns."""
         self._source = source
         self._reads_log = not is_owner
         self._page_entries = 1

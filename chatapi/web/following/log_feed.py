@@ -42,7 +42,7 @@ class LogFeed:
         self._lines: OrderedDict[int, deque[_Log]] = OrderedDict()
         self._has_logs = asyncio.Event()
         self.failing_s = 0.0
-        """How long the server has been failing to answer; 0 when it did answer last."""
+        """How long the server has been failing to answer; 0 if its last answer arrived."""
 
     def add(self, follower: Follower) -> None:
         """Feed the follower with what is written behind its position."""

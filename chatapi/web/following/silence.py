@@ -65,7 +65,7 @@ class Watch:
         self.id = generation_id
         self.heard_at = time.monotonic()
         self.status: GenerationStatus | None = None
-        """The row as the database had it last."""
+        """The generation's status at the last read of the database."""
         self.finding: Finding | None = None
         self.wake = wake
 
@@ -85,8 +85,8 @@ class MissingWorkers:
 
     def __init__(self) -> None:
         self.none_connected_s = 0.0
-        """How long no worker at all has been connected; 0 until one was, because workers of earlier versions
-        do not show their connection.
+        """How long no worker has been connected. It stays 0 until a first one was, because workers of earlier
+        versions do not show their connection.
         """
         self._missing_s: dict[str, float] = {}
         self._looked_at = time.monotonic()

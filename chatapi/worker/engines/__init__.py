@@ -51,13 +51,13 @@ class Call:
     request: GenerationRequest
     target: Target
     max_output_tokens: int
-    """For each choice."""
+    """The most output tokens of each choice."""
     request_bytes: int = 0
-    """Of the request as JSON."""
+    """The length of the request as JSON."""
     max_prompt_tokens: int | None = None
-    """What the model's context has room for, if that is known."""
+    """The most prompt tokens that the model's context has room for; None: unknown."""
     trace_headers: Mapping[str, str] = field(default_factory=dict)
-    """The attempt's span, for the upstream."""
+    """The headers that tell the upstream the attempt's span."""
 
 
 class EngineError(Exception):

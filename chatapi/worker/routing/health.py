@@ -45,7 +45,7 @@ class CoolDown:
     left_s: float
     """The time until it ends; 0 or less if it has ended."""
     number: int
-    """How many there were in a row, this one included: no attempt succeeded between them."""
+    """The number of cool-downs without a successful attempt between them, this one included."""
     may_probe: bool = False
     """Whether this worker may send the next probe."""
 
@@ -54,7 +54,7 @@ class CoolDown:
 class _Deployment:
     failure_rate: float = 0.0
     cool_downs: int = 0
-    """In a row; 0 if it is healthy."""
+    """The number of cool-downs since the last successful attempt."""
     cooled_at: float = float("-inf")
     cools_until: float = float("-inf")
     may_probe: bool = False

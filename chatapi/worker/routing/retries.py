@@ -51,7 +51,7 @@ class Step:
     """The next attempt, after a wait."""
 
     route: Route
-    """With the time limits that earlier attempts have left."""
+    """The deployment, with the time limits that earlier attempts have left."""
     wait_s: float = 0.0
 
 
@@ -59,8 +59,8 @@ class Step:
 class _Failure:
     not_before: float
     not_after: float
-    """The latest begin of a repetition: one that begins later and takes as long as this attempt would miss
-    the limit of the first delta.
+    """The latest start of a repetition: a later one, if it takes as long as this attempt, would exceed the
+    time limit of the first delta.
     """
 
 
@@ -84,7 +84,7 @@ class AttemptPlan:
         self._model = model
         self._affinity = affinity
         self._routes = list(routes)
-        """Of the model whose turn it is."""
+        """The routes of the model that is tried now."""
         self._fresh = list(routes)
         self._later = [list(each) for each in fallbacks]
         self._failures: dict[str, _Failure] = {}

@@ -65,7 +65,7 @@ class Run:
         self.has_published = False
         self.has_lost_stream = False
         self.has_lost_web = False
-        """Whether the web process has died; then its client has not left because of a silence."""
+        """Whether the web process has died: then no silence of the deployment made the client leave."""
         self.usage = RunUsage()
         self.content = content
         self.is_kept = is_kept
@@ -75,15 +75,15 @@ class Run:
         self.waited_for_room_s = 0.0
         """How long it has waited for room at deployments."""
         self.answers_as: str | None = None
-        """The name of the model that is asked, where it is not the requested one."""
+        """The name of the model that is asked, if it is not the requested one; else None."""
         self.stopped: End | None = None
         self.context: dict[str, Any] = {}
-        """What the answer repeats of the request."""
+        """The parameters of the request that the answer repeats."""
         self.prompt_tokens: int | None = None
-        """The estimate with which the answer begins."""
+        """The estimate of the prompt's tokens with which the answer begins."""
         self.span: Span = NO_SPAN
         self.attempt_span: Span = NO_SPAN
-        """Of the open attempt."""
+        """The span of the open attempt."""
         self._held = HeldAnswer() if is_held else None
         self._release: asyncio.TimerHandle | None = None
         self._runs_on = runs_on
