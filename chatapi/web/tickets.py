@@ -38,10 +38,10 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     """A validated request: `ParsedRequest.content`."""
     counter: str = ""
     """The Redis key that counts its bytes until it is used."""
-    other_summary: object = None
-    """The place of the summary in tickets of the previous release, whose summaries have another form."""
+    unused: None = None
+    """The place of an earlier form of the summary, which is kept so that two releases read each other."""
     summary: RequestSummary | None = None
-    """None in tickets of the previous release."""
+    """None if the ticket has the earlier form."""
 
 
 class Tickets:

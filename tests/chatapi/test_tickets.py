@@ -90,24 +90,10 @@ def kept_ticket(redis: Redis, ticket: dict[str, Any]) -> tuple[str, list[Any]]:
     return key, msgspec.msgpack.decode(cast(bytes, redis.get(key)))
 
 
-def test_a_ticket_of_the_release_before_streams_its_request(
-    client: Client, installation: Installation
-) -> None:
-    """The old ticket contains the client's body, and a summary with other members than ours."""
-    ticket = issue(client, "openai").json
-    with installation.open_valkey() as redis:
-        key, kept = kept_ticket(redis, ticket)
-        request: dict[str, Any] = {"request": "chat", "model": "five", "stream": True}
-        request["messages"] = [{"role": "user", "content": "hello"}]
-        summary = ["five", True, False, False, 1, 1, None, 1, 85, None, [], [], "0" * 64]
-        earlier = [*kept[:3], json.dumps(request).encode(), kept[4], summary]
-        assert redis.set(key, msgspec.msgpack.encode(earlier), xx=True, keepttl=True)
-    answer = fetch(installation, ticket["url"])
-    assert (answer.status, answer.body[-14:]) == (200, b"data: [DONE]\n\n")
-
-
 @pytest.mark.parametrize(
-    ("place", "later"), [(3, b'{"request":"dream"}'), (0, 7)], ids=["its request", "all of it"]
+    ("place", "later"),
+    [(3, b'{"request":"dream"}'), (5, ["five", True]), (0, 7)],
+    ids=["its request", "its summary", "all of it"],
 )
 def test_a_ticket_that_another_version_has_written_is_refused(
     client: Client, installation: Installation, place: int, later: bytes | int
