@@ -114,6 +114,7 @@ lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt \
 		requirements/live.in -o requirements/live.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/canaille.in -o requirements/canaille.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/agents.in -o requirements/agents.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/inspect.in -o requirements/inspect.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/vllm-router.in -o requirements/vllm-router.txt
@@ -168,7 +169,7 @@ endef
 # npm), and gateways to compare with
 
 .PHONY: test-clients
-test-clients: .venv/clients/.installed
+test-clients: .venv/clients/.installed .venv/canaille/.installed
 test-clients: .venv/.dev ## the clients too heavy for `make test`, and pages in chromium-headless-shell
 	@CHATAPI_BROWSER_TESTS=1 .venv/bin/pytest -n 2 --dist loadgroup $(heavy_clients) tests/browser $(ARGS)
 
@@ -180,7 +181,7 @@ clients: .venv/agents/.installed .venv/inspect/.installed
 clients: .venv/.dev ## agents and frameworks: Codex CLI, Claude Code, LangChain, guidellm ... (installs 7 GB)
 	@.venv/bin/pytest -n 0 -v tests/clients/test_agents.py tests/clients/test_ai_sdk.py $(ARGS)
 
-in_their_own = clients agents inspect vllm-router litellm
+in_their_own = clients canaille agents inspect vllm-router litellm
 $(in_their_own:%=.venv/%/.installed): .venv/%/.installed: requirements/%.txt .venv/bin/uv
 	@echo "Installing requirements/$*.txt into .venv/$*"
 	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/$*

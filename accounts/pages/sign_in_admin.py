@@ -79,8 +79,8 @@ class IdentityProviderAdmin(TenantAdmin, ListAdmin):
     ordering = [NaturalOrder("organization__name")]
     nobody_may = ("add",)
     fields = [
-        "organization", "issuer", "client_id", "is_required", "groups_claim", "group_roles", "default_role",
-        "used_at", "created_at",
+        "organization", "issuer", "client_id", "is_required", "groups_claim", "extra_scopes", "group_roles",
+        "default_role", "used_at", "created_at",
     ]  # fmt: skip
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -31,6 +31,7 @@ from accounts.sign_in.fetching import BoundedSession
 from accounts.sign_in.models import IdentityProvider
 
 PROVIDER = "openid_connect"
+_SCOPES = ("openid", "profile", "email")
 _REAUTHENTICATION_LABELS = {
     "reauthenticate": "Use your password",
     "mfa_reauthenticate": "Use a code of your app, or a recovery code",
@@ -141,7 +142,10 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
                 name=str(row.organization),
                 client_id=row.client_id,
                 secret=secret,
-                settings={"server_url": row.issuer.rstrip("/")},  # as in `discovery`
+                settings={
+                    "server_url": row.issuer.rstrip("/"),  # as in `discovery`
+                    "scope": [*_SCOPES, *row.extra_scopes.split()],
+                },
             )
         ]
 

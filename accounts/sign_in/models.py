@@ -13,6 +13,11 @@ domain_name = RegexValidator(
     r"^(?=.{4,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])\Z",
     "Use a domain in small letters, such as example.com.",
 )
+# The characters are those of RFC 6749, section 3.3.
+scope_names = RegexValidator(
+    r"^[\x21\x23-\x5B\x5D-\x7E]+( +[\x21\x23-\x5B\x5D-\x7E]+)*\Z",
+    "Use names of scopes, separated by spaces.",
+)
 
 
 def validate_group_roles(value: object) -> None:
@@ -49,6 +54,15 @@ class IdentityProvider(models.Model):
         max_length=100,
         blank=True,
         help_text="The claim with a person's groups, such as groups. Empty: roles are given at Members.",
+    )
+    extra_scopes = models.CharField(
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[scope_names],
+        help_text="Names of scopes, separated by spaces, to ask for besides openid, profile and email. Some "
+        "providers send a person's groups only for a scope, such as groups.",
     )
     group_roles = models.JSONField(default=dict, blank=True, validators=[validate_group_roles])
     default_role = models.CharField(

@@ -56,7 +56,8 @@ class ProviderForm(ConstrainedForm):
     class Meta:
         model = IdentityProvider
         fields = [
-            "issuer", "client_id", "secret", "groups_claim", "group_roles", "default_role", "is_required",
+            "issuer", "client_id", "secret", "groups_claim", "extra_scopes", "group_roles", "default_role",
+            "is_required",
         ]  # fmt: skip
 
     def __init__(self, data: Any, request: HttpRequest, console: Console) -> None:

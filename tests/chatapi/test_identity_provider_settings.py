@@ -68,6 +68,7 @@ def test_an_owner_enters_the_provider(provider: Provider, acme: Organization, al
         ({"is_required": "on"}, "First sign in through the provider"),
         ({"group_roles": "admins = king"}, "needs one of owner, admin, member, viewer"),
         ({"group_roles": "admins"}, "needs one of"),
+        ({"extra_scopes": 'groups "all"'}, "Use names of scopes, separated by spaces."),
         ({"default_role": "owner"}, "Select a valid choice"),
     ],
 )

@@ -7,6 +7,7 @@ into another one with it.
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -84,6 +85,14 @@ def test_someone_comes_again_as_the_same_person(provider: Provider, acme: Organi
     come(provider, row, "2")
     provider.knows("2", email="erin.smith@acme.example")
     assert who(come(provider, row, "2")[1]) == "erin@acme.example"
+
+
+def test_the_provider_is_asked_for_the_scopes_that_an_owner_adds(
+    provider: Provider, acme: Organization
+) -> None:
+    row = offer(acme, provider, "acme.example", extra_scopes="groups openid  roles")
+    asked = urlsplit(Client().get(path_of(row)).headers["location"]).query
+    assert sorted(parse_qs(asked)["scope"][0].split()) == ["email", "groups", "openid", "profile", "roles"]
 
 
 def test_an_invited_person_comes_in_their_place(
