@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from accounts import end_users
 from accounts.models import EndUser
-from chatapi.wire.invalid_request import InvalidRequest, duplicate
+from chatapi.wire.invalid_request import InvalidRequest, duplicate, unknown
 from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, Bucket, BucketQuery
 from usage.insights.end_user_pages import Place
@@ -146,7 +146,7 @@ def parameters(request: HttpRequest, single: Set[str], lists: Set[str] = frozens
     for key, values in request.GET.lists():
         name = key.removesuffix("[]")
         if key not in single and name not in lists:
-            raise InvalidRequest(f"Unknown parameter: '{key[:100]}'.", key[:100], "unknown_parameter")
+            raise unknown(key, sorted(single | lists))
         sent.setdefault(name, []).extend(values)
     for name in single & sent.keys():
         if len(sent[name]) > 1:

@@ -83,6 +83,15 @@ def duplicate(name: str) -> InvalidRequest:
     return InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
 
 
+def unknown(name: str, known: Iterable[str]) -> InvalidRequest:
+    """Return the error for a parameter that does not exist, which names those that do."""
+    shown = name[:_MAX_ECHO_CHARS]
+    supported = ", ".join(f"'{each}'" for each in known)
+    return InvalidRequest(
+        f"Unknown parameter: '{shown}'. Supported parameters are: {supported}.", shown, "unknown_parameter"
+    )
+
+
 def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
     """Return the `InvalidRequest` for msgspec's error about a body that is not a valid `request_type`.
 

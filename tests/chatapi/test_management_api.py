@@ -100,6 +100,16 @@ def test_a_wrong_query_is_a_400_that_names_the_parameter(boss: Person, query: st
     assert refused(boss, "GET", f"{HERE}/projects?{query}")[0] == param
 
 
+def test_an_unknown_parameter_is_a_400_that_names_the_known_ones(boss: Person) -> None:
+    error = said(boss, "POST", f"{HERE}/projects", {"name": "shop", "residency": "EU_STORAGE"}, 400)["error"]
+    assert (error["param"], error["code"]) == ("residency", "unknown_parameter")
+    assert error["message"] == "Unknown parameter: 'residency'. Supported parameters are: 'name'."
+    error = said(boss, "GET", f"{HERE}/projects?{'x' * 200}=1", status=400)["error"]
+    assert error["message"] == (
+        f"Unknown parameter: '{'x' * 100}'. Supported parameters are: 'after', 'limit', 'include_archived'."
+    )
+
+
 @pytest.mark.parametrize("value", ["null", "-1", "253402300799"])
 def test_a_wrong_time_is_a_400_that_names_it(boss: Person, value: str) -> None:
     assert refused(boss, "GET", f"{HERE}/audit_logs?effective_at[gt]={value}")[0] == "effective_at[gt]"
@@ -306,6 +316,16 @@ def test_a_key_was_used_when_its_newest_request_was_admitted(
 
 
 # ---- projects
+
+
+def test_a_change_of_a_project_without_a_name_leaves_it_as_it_is(boss: Person, research: str) -> None:
+    before = said(boss, "GET", research)
+    entries = AuditEntry.objects.count()
+    for body in ({}, {"name": None}):
+        assert said(boss, "POST", research, body) == before
+    assert AuditEntry.objects.count() == entries
+    assert refused(boss, "POST", research, {"name": ""}) == ("name", "invalid_value")
+    assert said(boss, "POST", research, {"name": "labs"})["name"] == "labs"
 
 
 def test_an_archived_project_refuses_its_keys_and_every_change(

@@ -2,64 +2,29 @@
 those that docs/provisioning.md says are absent, against a served instance.
 """
 
-import inspect
 import re
 import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import openai
 import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import organization as sdk
 
+from tests.clients.admin_requests import (
+    ABSENT,
+    accept,
+    arguments,
+    calls,
+    named,
+    offered,
+    owner_of,
+    resource_of,
+)
 from tests.installation import ROOT, Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
-
-ABSENT = (
-    "certificates",
-    "data_retention.update",
-    "external_keys",
-    "external_storage",
-    "groups",
-    "projects.certificates",
-    "projects.groups",
-    "projects.hosted_tool_permissions",
-    "projects.roles",
-    "projects.service_tier_settings",
-    "projects.users.roles",
-    "roles.create",
-    "roles.delete",
-    "roles.update",
-    "workload_identity_providers",
-)
-"""The resources and the requests of the SDK that are not here."""
-
-
-def calls(resource: type, path: str = "") -> Iterator[str]:
-    """The names of the resource's requests, and of those below it."""
-    for name, member in vars(resource).items():
-        if name.startswith("_") or name.startswith("with_"):
-            continue
-        if isinstance(member, openai._compat.cached_property):
-            yield from calls(_resource(resource, name), f"{path}{name}.")
-        elif callable(member):
-            yield f"{path}{name}"
-
-
-def offered() -> set[str]:
-    """Every request of the SDK that is here."""
-    absent = tuple(f"{each}." for each in ABSENT)
-    return {name for name in calls(sdk.Organization) if not f"{name}.".startswith(absent)}
-
-
-def _resource(parent: type, name: str) -> type:
-    property_: Any = vars(parent)[name]
-    below = property_.func.__annotations__["return"]
-    return getattr(__import__(parent.__module__, fromlist=[below]), below)  # type: ignore[no-any-return]
 
 
 class Recorded:
@@ -82,13 +47,6 @@ class Recorded:
             return answer
 
         return request
-
-
-def owner_of(installation: Installation, organization: str) -> OpenAI:
-    """A client whose key owns a new organization with one project."""
-    names = ("--organization", organization, "--project", "management")
-    key = installation.create_key(*names, "--manages-as", "owner")
-    return OpenAI(base_url=f"{installation.url}/v1", admin_api_key=key, max_retries=0)
 
 
 @pytest.fixture(scope="module")
@@ -276,25 +234,11 @@ def read_the_log(audit_logs: Any, project_id: str) -> None:
 
 
 def read_usage(usage: Any) -> None:
-    for name in calls(_resource(sdk.Organization, "usage")):
+    for name in calls(resource_of(sdk.Organization, "usage")):
         (today,) = getattr(usage, name)(start_time=int(time.time())).data
         assert not today.results or name in ("completions", "costs")
     many = usage.file_search_calls(start_time=0, bucket_width="1h", limit=2, vector_store_ids=["vs_1"])
     assert (len(many.data), many.has_more) == (2, True)
-
-
-def accept(installation: Installation, path: str) -> None:
-    """Choose a password, as the invited person does in a browser."""
-    browser = build_opener(HTTPCookieProcessor())
-    with browser.open(f"{installation.url}{path}") as page:
-        token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', page.read().decode())
-        assert token is not None
-        form = {"csrfmiddlewaretoken": token[1]} | dict.fromkeys(
-            ("new_password1", "new_password2"), "correct horse battery"
-        )
-        sent = Request(page.url, urlencode(form).encode())
-    with browser.open(sent) as page:
-        assert "Sign out" in page.read().decode()
 
 
 SAMPLES: dict[str, Any] = {
@@ -307,23 +251,15 @@ SAMPLES: dict[str, Any] = {
     "sources": ["image.edit"], "context_levels": ["low"], "vector_store_ids": ["vs_1"],
 }  # fmt: skip
 """A value of each optional argument of the requests that read lists."""
-IS_OF_REQUEST = {"extra_headers", "extra_query", "extra_body", "timeout"}
 
 
 def optional_arguments() -> Iterator[tuple[str, str]]:
     """Yield each list that is here with each of its optional arguments, by the SDK's signatures."""
     for name in sorted(offered()):
-        resource: Any = sdk.Organization
-        *path, method = name.split(".")
-        for each in path:
-            resource = _resource(resource, each)
-        parameters = inspect.signature(getattr(resource, method)).parameters
-        if method.startswith("list") or path == ["usage"]:
-            yield from (
-                (name, argument)
-                for argument, parameter in parameters.items()
-                if parameter.default is not parameter.empty and argument not in IS_OF_REQUEST
-            )
+        if name.rpartition(".")[2].startswith("list") or name.startswith("usage."):
+            for argument, parameter in arguments(name).items():
+                if parameter.default is not parameter.empty:
+                    yield name, argument
 
 
 def test_each_optional_argument_of_a_list(installation: Installation) -> None:
@@ -336,15 +272,11 @@ def test_each_optional_argument_of_a_list(installation: Installation) -> None:
         places = {"project_id": project.id, "user_id": member.id}
         sent, refused = set(optional_arguments()), dict[tuple[str, str], str | None]()
         for name, argument in sorted(sent):
-            request: Any = organization
-            for each in name.split("."):
-                request = getattr(request, each)
-            names = inspect.signature(request).parameters
-            required: dict[str, Any] = {each: places[each] for each in names if each in places}
+            required: dict[str, Any] = {each: places[each] for each in arguments(name) if each in places}
             if name.startswith("usage."):
                 required["start_time"] = round(time.time()) - 86_400
             try:
-                request(**required, **{argument: SAMPLES[argument]})
+                named(organization, name)(**required, **{argument: SAMPLES[argument]})
             except openai.BadRequestError as error:
                 refused[name, argument] = error.param
     assert len(sent) > 100

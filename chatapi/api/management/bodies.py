@@ -35,9 +35,15 @@ class ProjectListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class ProjectBody(Struct, frozen=True, kw_only=True):
-    """A new project, or the new name of one."""
+    """A new project."""
 
     name: Name
+
+
+class ProjectChange(Struct, frozen=True, kw_only=True):
+    """The new name of a project; without it, nothing changes."""
+
+    name: Name | None = None
 
 
 class ModelPermissionsBody(Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ class OneProject(ManagementRoute):
         ),
         "POST": ManagementOperation(
             "modifyProject", "Rename a project", "accounts.change_project", objects.Project,
-            body=bodies.ProjectBody,
+            body=bodies.ProjectChange,
         ),
     }  # fmt: skip
 
@@ -67,9 +67,10 @@ class OneProject(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        row = self.project(request, project_id)
-        row.name = self.body(request).name
-        _save_named(row)
+        row, name = self.project(request, project_id), self.body(request).name
+        if name is not None:
+            row.name = name
+            _save_named(row)
         return respond(project(row))
 
 

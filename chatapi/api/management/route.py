@@ -22,7 +22,7 @@ from chatapi import errors
 from chatapi.api.management.operations import ManagementOperation, Operations
 from chatapi.api.views import JSONAlways, caller_of
 from chatapi.wire import json_guard
-from chatapi.wire.invalid_request import InvalidRequest, explain
+from chatapi.wire.invalid_request import InvalidRequest, explain, unknown
 
 _ID = re.compile(r"[0-9]{1,18}", re.ASCII)
 _MOST_ROWS = 1_000  # of members, keys and so on; projects have `MAX_PROJECTS`, too
@@ -135,11 +135,10 @@ def _is_list(type_: Any) -> bool:
 
 
 def _converted(sent: dict[str, Any], type_: type[Struct], *, strict: bool = True) -> Any:
-    known = {field.encode_name for field in msgspec.structs.fields(type_)}
+    known = [field.encode_name for field in msgspec.structs.fields(type_)]
     for name in sent:
         if name not in known:
-            shown = name[:100]
-            raise InvalidRequest(f"Unknown parameter: '{shown}'.", shown, "unknown_parameter")
+            raise unknown(name, known)
     try:
         return msgspec.convert(sent, type_, strict=strict)
     except msgspec.ValidationError as error:
