@@ -160,6 +160,13 @@ MUTATIONS = (
         ("tests/usage/test_events.py",),
     ),
     Mutation(
+        "the event of a threshold is written after the transaction that crosses it",
+        "usage/books/settlement.py",
+        "    outbox.write_crossed(now, changes, posted)\n",
+        "    connection.on_commit(lambda: outbox.write_crossed(now, changes, posted))\n",
+        ("tests/usage/test_events.py::test_events_are_in_the_transaction_that_crosses_their_thresholds",),
+    ),
+    Mutation(
         "a dead worker's answer may cost more than was held for it",
         "chatapi/worker/reaper/reaper.py",
         "completion = counted_completion(usage, orphan.completion_tokens_cap)",

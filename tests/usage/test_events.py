@@ -112,6 +112,29 @@ def test_an_end_user_has_events_for_a_limit_of_its_own_only(key: APIKey, ask: As
     assert events() == []
 
 
+@pytest.mark.django_db(transaction=True)
+def test_events_are_in_the_transaction_that_crosses_their_thresholds(key: APIKey, ask: Ask) -> None:
+    organization = key.project.organization
+    limit("key", key.pk, "ever", 20_000)
+    credit.grant(organization, 20_000, NOTE)
+    Credit.objects.update(low_credit_nanodollars=15_000)
+    ledger.admit(NOW, [admission := ask(max_output_tokens=1)])
+    settlement = completed(run(admission), prompt=10, completion=0)
+    crossed = [f"key/{key.pk}/ever ever 50", f"organization/{organization.pk} 0.00002 "]
+
+    with transaction.atomic():
+        ledger.settle(NOW, [settlement])
+        assert events() == crossed
+        transaction.set_rollback(True)
+    assert events() == []
+    assert not LedgerEntry.objects.filter(kind="charge").exists()
+
+    with transaction.atomic():
+        ledger.settle(NOW, [settlement])
+        assert events() == crossed
+    assert events() == crossed
+
+
 def test_an_event_costs_a_statement_and_no_crossing_costs_none(key: APIKey, ask: Ask) -> None:
     limit("key", key.pk, "day", 100_000)
     credit.grant(key.project.organization, DOLLAR, NOTE)
