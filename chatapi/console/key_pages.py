@@ -16,6 +16,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
+from usage.pages import audit
 from usage.pages.filters import first_mistake, newest_first
 from usage.rollups import refused_requests
 
@@ -80,11 +81,15 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
 @page("accounts.view_apikey")
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show one key: its use, rights, limits and budgets."""
-    row, now = key_of(console, key_id), timezone.now()
+    row, now = _one_of(key_panels.with_maker(_keys(console)), key_id), timezone.now()
     context = {
         "activity": key_activity([row], now)[row.pk],
         "title": row.name,
         "key": row,
+        "made_by": key_panels.made_by(row, console.person),
+        "history_url": console.url("audit", type=APIKey._meta.label_lower, object=row.pk)
+        if console.may(audit.PERMISSION)
+        else "",
         "status": keys.status(row, now),
         "has_previous": row.has_previous(now),
         "last_refusal": refused_requests.of_key(row.pk, now).last_invalid,
@@ -110,7 +115,11 @@ def _keys(console: Console) -> Any:
 
 def key_of(console: Console, key_id: int) -> APIKey:
     """Return one of the organization's keys; raises `Http404` for any other number."""
-    row: APIKey | None = _keys(console).filter(pk=key_id).first()
+    return _one_of(_keys(console), key_id)
+
+
+def _one_of(rows: Any, key_id: int) -> APIKey:
+    row: APIKey | None = rows.filter(pk=key_id).first()
     if row is None:
         raise Http404("There is no such key.")
     return row

@@ -30,7 +30,7 @@ from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KEY_CHANGED, KeyForm, NewKeyForm, RotationForm
-from chatapi.pages.key_panels import may_add, panels
+from chatapi.pages.key_panels import may_add, panels, with_maker
 from chatapi.pages.key_question import asked_first
 from chatapi.snippets import base_url
 from usage import formatting
@@ -181,6 +181,12 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return None if moment is None else formatting.age(moment, timezone.now())
 
     # ---- one key
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[APIKey]":
+        """Return the keys that the person sees; for the page of one, with the entry of its creation."""
+        rows: QuerySet[APIKey] = super().get_queryset(request)
+        match = request.resolver_match
+        return with_maker(rows) if match is not None and "object_id" in match.kwargs else rows
 
     def get_fieldsets(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
         """Return the fields, without the digests of secrets."""

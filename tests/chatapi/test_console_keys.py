@@ -1,20 +1,23 @@
 """Keys in the console: made, changed, rotated, disabled and revoked; the key of the playground."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from io import StringIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
 from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.models import APIKey, Organization, Project, RateLimit, Role
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
 from chatapi.console import key_pages
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
@@ -137,6 +140,48 @@ def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(alice: Person, sma
     assert "Nothing was changed: since this form was opened" in text(again)
     client.post(f"{page}/end-previous")
     assert [is_let_in(each) for each in (alice.key, secret)] == [False, True]
+
+
+def test_a_keys_page_names_the_person_or_key_that_made_it(
+    alice: Person, bob: Person, charlie: Person, root: Client
+) -> None:
+    reader = as_role(bob, Role.VIEWER)
+
+    def made_by(row: APIKey, client: Client = reader) -> str:
+        shown = text(client.get(url(alice, f"keys/{row.pk}")))
+        return shown.partition(" Made by ")[2].partition(" Last request ")[0]
+
+    theirs = {"action": "created", "object_type": "accounts.apikey", "object_id": str(alice.api_key.pk)}
+    AuditEntry.objects.create(actor="charlie", organization_id=charlie.project.organization_id, **theirs)
+    assert made_by(alice.api_key) == ""  # without an entry of the organization's audit log
+    sent = {"project": alice.project.pk, "name": "mine"}
+    as_role(alice, Role.MEMBER).post(url(alice, "keys/new"), sent)
+    mine = APIKey.objects.get(name="mine")
+    assert made_by(mine) == "alice"
+    assert "Made by alice on" in text(root.get(f"/admin/accounts/apikey/{mine.pk}/change/"))
+    path = f"/v1/organization/projects/{alice.project.pk}/service_accounts"
+    made = json.loads(alice.manage_as("admin").send("POST", path, {"name": "backend"}).content)
+    of_account = APIKey.objects.get(pk=made["api_key"]["id"])
+    assert made_by(of_account) == f"API key alice ({alice.api_key.redacted})"
+    Member.objects.filter(user=alice.user).delete()
+    assert made_by(mine) == "somebody who is not a member"
+
+
+def test_only_readers_of_the_audit_log_see_the_operators_name_on_a_key(
+    alice: Person, bob: Person, root: Client
+) -> None:
+    root.post(url(alice, "keys/new"), {"project": alice.project.pk, "name": "from the operator"})
+    names = ("--organization", str(alice.project.organization), "--project", "default")
+    call_command("createkey", *names, "--name", "by command", stdout=StringIO())
+    readers = as_role(bob, Role.ADMIN), as_role(alice, Role.OWNER)
+    for name, hidden, shown in (
+        ("from the operator", "somebody who is not a member", "root"),
+        ("by command", "the operator", "manage.py createkey"),
+    ):
+        row = APIKey.objects.get(name=name)
+        pages = [text(each.get(url(alice, f"keys/{row.pk}"))) for each in readers]
+        assert [f"Made by {hidden}" in each for each in pages] == [True, False]
+        assert [f"Made by {shown}" in each for each in pages] == [False, True]
 
 
 def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Person) -> None:
