@@ -2,7 +2,8 @@
 
 from tests.browser.conftest import PASSPHRASE
 
-# Yesterday's requests, the last month's, a limit that is nearly spent, and a colleague without an invitation.
+# Requests of yesterday, of nine days ago and of the last month, a limit that is nearly spent, and a colleague
+# without an invitation.
 HISTORY = """
 import json, random
 from uuid import UUID
@@ -33,6 +34,7 @@ last_month = now.replace(day=1) - timedelta(days=5)
 for number in range(4):
     spend(keys[0], last_month + timedelta(hours=number), 200)
 spend(keys[0], now - timedelta(seconds=1), 300)
+spend(keys[1], now - timedelta(days=9), 100)
 frugal, _ = create_key(keys[0].project, name="frugal")
 keys[0].name = "greedy"
 keys[0].save()

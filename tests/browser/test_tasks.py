@@ -1,4 +1,4 @@
-"""Eighteen tasks of an operator and of an organization's people, each with the clicks that it may take.
+"""Twenty-one tasks of an operator and of an organization's people, each with the clicks that it may take.
 
 A click is a press of a link, a button or a control; a choice in a list counts one. Typing into a field, the
 Enter key after it, and the page on which a task begins (the Overview, the console's Start) count none.
@@ -465,3 +465,31 @@ def test_18_the_end_user_who_costs_most(console: Page) -> None:
     assert clicks(console) <= 2
     names = console.locator("section, details").get_by_role("link", name=re.compile("^(ann|ben|cid)$"))
     expect(names.first).to_have_text("ben")
+
+
+def test_19_the_price_context_and_parameters_of_a_model(console: Page) -> None:
+    console.get_by_role("link", name="Models", exact=True).click()
+    console.get_by_role("link", name="sandbox", exact=True).click()
+    assert clicks(console) <= 2
+    for name in ("Price per million tokens", "Accepted parameters"):
+        expect(console.get_by_role("heading", name=name).first).to_be_visible()
+    expect(console.get_by_role("row", name=re.compile("^Input"))).to_contain_text("$")
+    expect(console.locator("dt:text-is('Context window') + dd")).to_contain_text(re.compile(r"[\d,]+ tokens"))
+
+
+@pytest.mark.usefixtures("spending")
+def test_20_the_time_to_first_token_of_each_model_in_a_week(console: Page) -> None:
+    console.get_by_role("link", name="Usage over time").click()
+    console.get_by_role("link", name="Model", exact=True).click()
+    assert clicks(console) <= 2
+    expect(console.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    models = console.get_by_role("region", name="Table by model").get_by_role("row")
+    row = models.filter(has=console.get_by_role("link", name="sandbox", exact=True))
+    expect(row.locator("[data-label='First token, p95']")).to_contain_text(re.compile(r"\d m?s"))
+
+
+def test_21_the_spend_of_this_week_against_the_week_before(console: Page) -> None:
+    assert clicks(console) == 0
+    expect(console.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    expect(console.locator(".card", has_text="Spend")).to_contain_text(re.compile(r"[▲▼]"))
+    expect(console.get_by_role("main")).to_contain_text("Compared with")
