@@ -10,13 +10,13 @@ With PAGES_SEED (CI: the commit), a sixth of the visits is made, chosen by this 
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests import fake_stripe, page_paths
 from tests.browser.conftest import PASSPHRASE, enter, watched
@@ -230,6 +230,36 @@ def test_an_open_list_of_choices_is_for_everybody(
     expect(page.get_by_role("searchbox", name="Project")).to_be_focused()
     expect(page.get_by_role("option", name="Tests / default")).to_be_visible()
     assert complaints(page) == []
+
+
+def _open_search(page: Page) -> Locator:
+    page.keyboard.press("Control+k")
+    expect(page.locator("#search-input-command")).to_be_focused()
+    page.keyboard.type("project")
+    return page.locator("#command-results li").first
+
+
+def _open_filters(page: Page) -> Locator:
+    page.get_by_role("button", name="Filters").click()
+    return page.locator("#changelist-filter").get_by_role("link").first
+
+
+def _open_account_menu(page: Page) -> Locator:
+    if page.viewport_size == PHONE:
+        page.get_by_role("button", name="Menu").click()
+    page.locator(".user-menu > button").click()
+    return page.get_by_role("navigation", name="Your account")
+
+
+@pytest.mark.parametrize("open_it", [_open_search, _open_filters, _open_account_menu])
+def test_what_a_list_of_the_admin_opens_is_for_everybody(
+    context: BrowserContext, installation: Installation, open_it: Callable[[Page], Locator]
+) -> None:
+    page = watched(context, installation)
+    page.goto(f"{installation.url}/admin/accounts/apikey/")
+    expect(open_it(page)).to_be_visible()
+    shot(page, open_it.__name__)
+    assert complaints(page) + page.complaints == []  # type: ignore[attr-defined]
 
 
 def test_unknown_pages_are_for_everybody(context: BrowserContext, installation: Installation) -> None:
