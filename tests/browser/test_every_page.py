@@ -4,12 +4,14 @@ host.
 
 With CHATAPI_SCREENSHOTS, a folder, the screen is also dark and the phone also light, and the folder has a
 picture of each page in these four windows at the end.
+With CHATAPI_SEEDED_REQUESTS, a number, the pages are full: this many requests of twenty more organizations.
 With PAGES_SEED (CI: the commit), a sixth of the visits is made, chosen by this number.
 """
 
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -43,6 +45,14 @@ print(json.dumps(furnish({OWNER!r}, {PASSPHRASE!r})))
 SECOND_FACTORS = f"""
 from tests.browser import furnishing
 furnishing.{{}}_second_factors({OWNER!r})
+"""
+SEEDED = os.environ.get("CHATAPI_SEEDED_REQUESTS")
+JOIN_SEEDED = f"""
+from django.contrib.auth.models import User
+from accounts.models import Member, Organization
+organization = Organization.objects.filter(name__startswith="Seed ").order_by("pk")[0]
+Member.objects.create(organization=organization, user=User.objects.get(username={OWNER!r}), role="owner")
+print(organization.pk)
 """
 # Sign-up needs mail, which is never sent here.
 OPEN = {
@@ -78,6 +88,17 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 def paths(installation: Installation) -> Paths:
     """Return the paths of all pages."""
     found: Paths = json.loads(installation.shell(FURNISH).splitlines()[-1])
+    if SEEDED:
+        command = [sys.executable, "manage.py", "seedusage", "--add", "--generations", SEEDED]
+        installation.run("seedusage", command)
+        assert installation.processes["seedusage"].wait() == 0
+        home = f"/console/{installation.shell(JOIN_SEEDED)}/"
+        # The console's pages of a whole organization; the others are of rows that the seeded one has not.
+        found["console"] |= {
+            f"full {name}": re.sub(r"/console/\d+/", home, path)
+            for name, path in found["console"].items()
+            if re.fullmatch(r"/console/\d+/[a-z-]+(\?(?!key=).+)?", path)
+        }
     return found
 
 
