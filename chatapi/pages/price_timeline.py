@@ -194,7 +194,7 @@ class Chart:
     """Each curve's colour and name."""
     heights: Sequence[Label]
     times: Sequence[Label]
-    now: str
+    now: Label
 
 
 class _Plot:
@@ -225,7 +225,10 @@ def draw_chart(rows: Sequence[Price], now: datetime) -> Chart | None:
     legend = [(_colour(field), NAMES[field]) for field in fields]
     amounts = sorted({0, plot.highest // 2, plot.highest})
     heights = [Label(_percent(plot.y(amount)), money(amount)) for amount in amounts]
-    return Chart(lines, legend, heights, _times(plot, rows), _percent(max(plot.x(now), 0.0)))
+    now_x = max(plot.x(now), 0.0)
+    # On the side with more room: beyond the plot are the labels of the heights.
+    now_label = Label(_percent(now_x), "now", "start" if now_x < 50 else "end")
+    return Chart(lines, legend, heights, _times(plot, rows), now_label)
 
 
 def _curve(plot: _Plot, rows: Sequence[Price], field: str, now: datetime) -> Iterator[CurveSegment]:

@@ -4,19 +4,21 @@ host.
 
 With CHATAPI_SCREENSHOTS, a folder, the screen is also dark and the phone also light, and the folder has a
 picture of each page in these four windows at the end.
+With CHATAPI_SEEDED_REQUESTS, a number, the pages are full: this many requests of twenty more organizations.
 With PAGES_SEED (CI: the commit), a sixth of the visits is made, chosen by this number.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests import fake_stripe, page_paths
 from tests.browser.conftest import PASSPHRASE, enter, watched
@@ -43,6 +45,14 @@ print(json.dumps(furnish({OWNER!r}, {PASSPHRASE!r})))
 SECOND_FACTORS = f"""
 from tests.browser import furnishing
 furnishing.{{}}_second_factors({OWNER!r})
+"""
+SEEDED = os.environ.get("CHATAPI_SEEDED_REQUESTS")
+JOIN_SEEDED = f"""
+from django.contrib.auth.models import User
+from accounts.models import Member, Organization
+organization = Organization.objects.filter(name__startswith="Seed ").order_by("pk")[0]
+Member.objects.create(organization=organization, user=User.objects.get(username={OWNER!r}), role="owner")
+print(organization.pk)
 """
 # Sign-up needs mail, which is never sent here.
 OPEN = {
@@ -78,6 +88,17 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 def paths(installation: Installation) -> Paths:
     """Return the paths of all pages."""
     found: Paths = json.loads(installation.shell(FURNISH).splitlines()[-1])
+    if SEEDED:
+        command = [sys.executable, "manage.py", "seedusage", "--add", "--generations", SEEDED]
+        installation.run("seedusage", command)
+        assert installation.processes["seedusage"].wait() == 0
+        home = f"/console/{installation.shell(JOIN_SEEDED)}/"
+        # The console's pages of a whole organization; the others are of rows that the seeded one has not.
+        found["console"] |= {
+            f"full {name}": re.sub(r"/console/\d+/", home, path)
+            for name, path in found["console"].items()
+            if re.fullmatch(r"/console/\d+/[a-z-]+(\?(?!key=).+)?", path)
+        }
     return found
 
 
@@ -230,6 +251,36 @@ def test_an_open_list_of_choices_is_for_everybody(
     expect(page.get_by_role("searchbox", name="Project")).to_be_focused()
     expect(page.get_by_role("option", name="Tests / default")).to_be_visible()
     assert complaints(page) == []
+
+
+def _open_search(page: Page) -> Locator:
+    page.keyboard.press("Control+k")
+    expect(page.locator("#search-input-command")).to_be_focused()
+    page.keyboard.type("project")
+    return page.locator("#command-results li").first
+
+
+def _open_filters(page: Page) -> Locator:
+    page.get_by_role("button", name="Filters").click()
+    return page.locator("#changelist-filter").get_by_role("link").first
+
+
+def _open_account_menu(page: Page) -> Locator:
+    if page.viewport_size == PHONE:
+        page.get_by_role("button", name="Menu").click()
+    page.locator(".user-menu > button").click()
+    return page.get_by_role("navigation", name="Your account")
+
+
+@pytest.mark.parametrize("open_it", [_open_search, _open_filters, _open_account_menu])
+def test_what_a_list_of_the_admin_opens_is_for_everybody(
+    context: BrowserContext, installation: Installation, open_it: Callable[[Page], Locator]
+) -> None:
+    page = watched(context, installation)
+    page.goto(f"{installation.url}/admin/accounts/apikey/")
+    expect(open_it(page)).to_be_visible()
+    shot(page, open_it.__name__)
+    assert complaints(page) + page.complaints == []  # type: ignore[attr-defined]
 
 
 def test_unknown_pages_are_for_everybody(context: BrowserContext, installation: Installation) -> None:

@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import AuthenticationError, OpenAI
 from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route, expect
 
+from tests.browser.visiting import shot
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -23,6 +25,21 @@ from accounts.keys import create_key, get_or_create_project
 made = [create_key(get_or_create_project("Tests", "default"), name=f"spare-{number}") for number in range(8)]
 print(json.dumps([(row.pk, secret) for row, secret in made]))
 """
+MODELS = [f"claude-sonnet-4-5-202509{day}" for day in range(10, 22)]
+MAKE_MODELS = f"""
+from chatapi.models import ServedModel
+ServedModel.objects.bulk_create(ServedModel(id=name) for name in {MODELS})
+"""
+REMOVE_MODELS = f"""
+from chatapi.models import ServedModel
+ServedModel.objects.filter(pk__in={MODELS}).delete()
+"""
+SEEN = """(box) => [...box.querySelectorAll("label")].filter((label) => {
+  const {top, bottom} = label.getBoundingClientRect(), edges = box.getBoundingClientRect();
+  return top >= edges.top && bottom <= edges.bottom;
+}).map((label) => label.innerText.trim())"""
+"""The choices of a box that are seen without scrolling in it."""
+CLONES = "[...box.children].slice(0, 12).map((each) => each.cloneNode(true))"
 CLIPBOARD = "navigator.clipboard.readText()"
 
 
@@ -93,6 +110,34 @@ def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(
     )
     assert pasted.stdout
     assert secret in copied(page, "Copy Chat with Node.js")
+
+
+@pytest.fixture
+def dozen(installation: Installation) -> Iterator[list[str]]:
+    """Yield twelve models, beside those that are there, until the end of a test."""
+    installation.shell(MAKE_MODELS)
+    yield MODELS
+    installation.shell(REMOVE_MODELS)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_dozen_models_are_seen_without_scrolling_and_more_scroll_with_a_sign(
+    page: Page, installation: Installation, dozen: list[str], width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+    box = page.locator("#id_allowed_models")
+    seen = box.evaluate(SEEN)
+    shot(page, "a dozen models")
+    assert len(seen) >= 12
+    if width == 1280:
+        assert {*dozen} <= {*seen}
+        assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight")
+    box.evaluate(f"(box) => {{ for (let i = 0; i < 5; i++) box.append(...{CLONES}); }}")
+    shot(page, "many models")
+    assert box.evaluate("(box) => box.scrollHeight > box.clientHeight")
+    assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert "local" in box.evaluate("(box) => getComputedStyle(box).backgroundAttachment"), "no shadow"
 
 
 def test_a_key_is_rotated_and_its_old_secret_ended(

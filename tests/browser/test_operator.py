@@ -252,12 +252,27 @@ def test_the_feed_is_for_staff_of_this_origin_only(
 
 def test_the_side_menu_stays_as_it_was_left(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/")
-    switch, menu = page.get_by_text("dock_to_right").first, page.locator("#nav-sidebar")
+    switch, menu = page.get_by_role("button", name="Menu"), page.locator("#nav-sidebar")
     for is_open in (False, True):
-        switch.click()
+        switch.focus()
+        page.keyboard.press("Enter")
         expect(menu).to_be_visible(visible=is_open)
+        expect(switch).to_have_attribute("aria-expanded", str(is_open).lower())
         page.reload()
         expect(menu).to_be_visible(visible=is_open)
+
+
+def test_the_menu_of_a_phone_is_opened_and_closed_by_buttons(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/")
+    menu = page.locator("#nav-sidebar")
+    expect(menu).to_be_hidden()
+    page.get_by_role("button", name="Menu").focus()
+    page.keyboard.press("Enter")
+    expect(menu).to_be_visible()
+    menu.get_by_role("button", name="Close").focus()
+    page.keyboard.press("Enter")
+    expect(menu).to_be_hidden()
 
 
 @pytest.mark.parametrize("path", ["", "accounts/organization/", "usage/price/", "auth/user/"])
@@ -324,10 +339,14 @@ def test_the_search_of_pages_is_used_by_keyboard_alone(page: Page, installation:
 def test_a_list_has_filters_and_actions_and_asks_back(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/accounts/apikey/")
     filters = page.locator("#changelist-filter")
-    page.locator("a", has_text="Filters").click()
+    opener = page.get_by_role("button", name="Filters")
+    opener.focus()
+    page.keyboard.press("Enter")
     expect(filters).to_be_visible()
+    expect(filters.get_by_role("link").first).to_be_focused()
     page.keyboard.press("Escape")
     expect(filters).to_be_hidden()
+    expect(opener).to_be_focused()
     run = page.get_by_role("button", name="Run")
     page.get_by_role("checkbox").nth(1).check()
     expect(run).to_be_hidden()
@@ -338,6 +357,28 @@ def test_a_list_has_filters_and_actions_and_asks_back(page: Page, installation: 
     expect(page.get_by_role("heading", name="Disable this key?")).to_be_visible()
     page.get_by_role("link", name="Back to the key").click()
     expect(page.get_by_role("heading", name="Disable this key?")).to_be_hidden()
+
+
+def test_a_fields_menu_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/accounts/member/add/")
+    opener = page.get_by_role("button", name="More actions").first
+    menu = page.locator(f"#{opener.get_attribute('aria-controls')}")
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    expect(menu.get_by_role("link", name="Add another")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+    expect(opener).to_be_focused()
+
+
+def test_a_new_row_of_a_form_is_removed_by_keyboard(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/chatapi/servedmodel/add/")
+    rows = page.locator(".formset > .form-group:not(.empty-form)")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("button", name="Remove").focus()
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(0)
 
 
 def test_the_account_menu_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:

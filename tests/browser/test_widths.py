@@ -242,16 +242,35 @@ LINES = (
 )
 
 
+# A first price, half of which is $0.50, with a next one announced; and a price that has changed today.
+PRICES = """
+from datetime import timedelta
+from usage.books import prices
+from usage.database.clock import database_now
+from usage.pricing import Price
+now = database_now()
+low, high = (Price(amount, amount, amount) for amount in (500_000_000, 1_000_000_000))
+for model, *days in (("announced", 0, 30), ("changed", -30, 0)):
+    for price, day in zip((low, high), days, strict=True):
+        prices.change(model, price, now + timedelta(days=day))
+"""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_label_of_a_chart_lies_over_another(
     page: Page, installation: Installation, running: str, width: int
 ) -> None:
     home = installation.shell(HOME)
+    installation.shell(PRICES)
     page.set_viewport_size({"width": width, "height": 800})
-    for path in ("admin/", "admin/prices/", f"console/{home}/overview", f"console/{home}/usage"):
-        for query in ("days=1", "days=7", "days=90"):
-            page.goto(f"{installation.url}/{path}?{query}")
-            assert page.evaluate(OVERLAPS) == [], (path, query)
+    of_usage = ("admin/", f"console/{home}/overview", f"console/{home}/usage")
+    for url in (
+        *(f"{path}?days={days}" for path in of_usage for days in (1, 7, 90)),
+        *(f"admin/prices/?model={model}" for model in ("announced", "changed")),
+    ):
+        page.goto(f"{installation.url}/{url}")
+        expect(page.locator(".frame svg.plot").first).to_be_visible()
+        assert page.evaluate(OVERLAPS) == [], url
 
 
 def test_a_date_of_a_charts_table_is_in_one_line(

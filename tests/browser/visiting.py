@@ -65,7 +65,8 @@ WATCH = """() => {
     if (width > 1 && height > 1 && differs) shown.add(target);
   });
   const text = (each) => each.outerHTML.slice(0, 160);
-  const usable = "a[href], button, input, select, textarea, summary, label, option, [tabindex]";
+  const usable = "a[href], button, input, select, textarea, summary, label, option, "
+    + "[tabindex]:not([tabindex='-1'])";
   const pointer = (each) => getComputedStyle(each).cursor === "pointer";
   const listens = (each) => each.onclick
     || each.getAttributeNames().some((name) => /^(@|x-on:)click(\\.(prevent|stop))*$/.test(name));

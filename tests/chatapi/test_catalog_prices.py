@@ -76,6 +76,17 @@ def test_the_chart_s_curves_are_whole_and_within_the_plot(history: None) -> None
     assert ["upcoming" in step.style for step in steps] == [False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("days", "anchor"), [((0, 30), "start"), ((1, 30), "start"), ((-30, 0), "end"), ((-30, 10), "end")]
+)
+def test_now_is_written_on_the_side_of_the_chart_with_more_room(days: tuple[int, int], anchor: str) -> None:
+    now = timezone.now()
+    rows = [Price(model="small", effective_from=now + timedelta(day), **FREE.columns()) for day in days]
+    chart = draw_chart(rows, now)
+    assert chart is not None
+    assert chart.now.anchor == anchor
+
+
 def test_a_price_may_begin_on_the_last_day_that_there_is(root: Client, history: None) -> None:
     prices.change("small", PriceValue(1, 1, 1), datetime(9999, 12, 31, 23, tzinfo=UTC))
     assert "9999-12-31" in text(root.get(PAGE))

@@ -113,6 +113,16 @@ def test_what_a_file_refers_to_has_the_hash_too() -> None:
             assert answer(target)[1]["cache-control"] == A_YEAR, (name, path)
 
 
+def test_every_font_of_the_console_has_a_size_of_its_scale() -> None:
+    with open(str(finders.find("console/console.css"))) as file:
+        css = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+    declared = re.findall(r"[{;\s](font(?:-size)?):\s*([^;}]+)", css)
+    assert len(declared) > 40
+    scale = r"var\(--(small|normal|large|title)\)"
+    allowed = {"font": rf"inherit|{scale}/[\d.]+ .+", "font-size": scale}
+    assert [value for name, value in declared if not re.fullmatch(allowed[name], value.strip())] == []
+
+
 @pytest.mark.parametrize("path", ["/", "/docs/errors", "/console/sign-in", "/admin/", "/nowhere"])
 def test_a_page_is_compressed_and_of_another_length_each_time(admin_client: Client, path: str) -> None:
     plain = admin_client.get(path, follow=True)

@@ -1,4 +1,4 @@
-// The admin's script, on top of the theme's and Django's: accessible names, groups of the menu, dialogs.
+// The admin's script, on top of the theme's and Django's: accessible names, menus, filters, dialogs.
 
 // Names the fields in tables after their columns. A row that is added later is a copy of one of these.
 function nameFieldsInTables() {
@@ -51,11 +51,44 @@ function keepMenuGroups() {
 }
 addEventListener("DOMContentLoaded", keepMenuGroups);
 
+// Makes the openers of menus beside fields into buttons: the theme opens these menus only with a mouse.
+function makeMenuButtons() {
+  for (const opener of document.querySelectorAll(".related-widget-wrapper [x-on\\:click]")) {
+    opener.role = "button";
+    opener.tabIndex = 0;
+    opener.ariaLabel = "More actions";
+    opener.setAttribute("aria-controls", opener.closest(".related-widget-wrapper").dataset.id);
+    opener.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      opener.click();
+    });
+  }
+}
+
+// Moves the focus into the filters or the menu that a button opens, and back when they close.
+function passFocus(opener) {
+  const opened = document.getElementById(opener.getAttribute("aria-controls"));
+  if (!opened) return;
+  let wasOpen = false;
+  opener.ariaExpanded = "false";
+  new MutationObserver(() => {
+    const isOpen = opened.checkVisibility();
+    if (isOpen === wasOpen) return;
+    wasOpen = isOpen;
+    opener.ariaExpanded = String(isOpen);
+    if (isOpen) opened.querySelector("a[href], select, input:not([type=hidden])")?.focus();
+    else if (opened.contains(document.activeElement)) opener.focus();
+  }).observe(opened, { attributeFilter: ["style"] });
+}
+
 // The theme's and Django's scripts run when the page has loaded, some a moment later.
 addEventListener("load", () => setTimeout(() => {
   nameFieldsInTables();
   nameSelects();
   nameFilters();
+  makeMenuButtons();
+  document.querySelectorAll(":is(button, [role=button])[aria-controls]").forEach(passFocus);
   window.django?.jQuery?.(document).on("select2:open", nameOpened);
 }));
 
