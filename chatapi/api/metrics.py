@@ -182,7 +182,8 @@ def _service() -> Iterator[Metric]:
     queued_s, overdue_s = health.oldest_late_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
     yield GaugeMetricFamily(
         "chatapi_queue_oldest_age_seconds",
-        "Seconds that the oldest queued interactive request has waited for a worker; 0 if none waits.",
+        "Seconds that the oldest queued request has waited that is interactive or has used half of its "
+        "queue time; 0 if there is none.",
         queued_s,
     )
     yield GaugeMetricFamily(

@@ -69,6 +69,7 @@ class ProviderForm(ConstrainedForm):
         super().__init__(data, instance=row, initial={"group_roles": lines})
         self.request, self.is_new = request, row._state.adding
         self.before = (row.issuer, row.client_id)
+        self.scopes_before = row.extra_scopes
         self.fields["secret"].required = self.is_new
         if not self.is_new:
             self.fields["secret"].help_text = "Empty: the one of this issuer that was entered before."
@@ -108,7 +109,8 @@ class ProviderForm(ConstrainedForm):
         is_other = not self.is_new and data.get("issuer", self.before[0]) != self.before[0]
         if is_other and not data.get("secret"):
             self.add_error("secret", "Enter the secret of the other issuer.")
-        if data.get("is_required") and (self.changes_client or self.instance.used_at is None):
+        is_unproven = self.instance.used_at is None or self.changes_client or self.changes_scopes
+        if data.get("is_required") and is_unproven:
             self.add_error("is_required", "First sign in through the provider, to see that it works.")
         return data
 
@@ -116,6 +118,11 @@ class ProviderForm(ConstrainedForm):
     def changes_client(self) -> bool:
         """Return whether the issuer or the client changes, for which people may have other ids."""
         return self.before != (self.cleaned_data.get("issuer"), self.cleaned_data.get("client_id"))
+
+    @property
+    def changes_scopes(self) -> bool:
+        """Return whether the provider will be asked for other scopes, which it may refuse."""
+        return bool(self.scopes_before != self.cleaned_data.get("extra_scopes"))
 
     @transaction.atomic
     def save(self, commit: bool = True) -> Any:
@@ -125,8 +132,9 @@ class ProviderForm(ConstrainedForm):
         IdentityProvider.objects.select_for_update(no_key=True).filter(pk=row.pk).first()
         if self.cleaned_data["secret"]:
             row.enter_secret(self.cleaned_data["secret"])
-        if self.changes_client:
+        if self.changes_client or self.changes_scopes:
             row.used_at = None
+        if self.changes_client:
             forget_accounts(row)
         return super().save(commit)
 

@@ -49,7 +49,7 @@ def _write(deliveries: Sequence[Delivery], event: Event, now: datetime) -> None:
 
 def _overtaken(events: Iterable[Event]) -> Collection[UUID]:
     """Return the events that are not mailed, because a higher threshold of the same budget, period and limit
-    was reached, too.
+    was reached, too; a warning only if the event of that threshold names it.
     """
     waiting = [event for event in events if event.kind == EventKind.BUDGET]
     subjects, periods = {each.subject for each in waiting}, {each.period for each in waiting}

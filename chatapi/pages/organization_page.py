@@ -158,7 +158,8 @@ def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
     # The months of these projects first, then other limits of projects and the organization: keys and end
     # users may be many.
     of_projects = Q(scope=Scope.PROJECT, period=Period.MONTH, scope_id__in=[each.pk for each in projects])
-    known = known.order_by(Case(When(of_projects, then=0), default=1), "-scope", "id")
+    first = [Case(When(of_projects, then=0), default=1)] if projects else []
+    known = known.order_by(*first, "-scope", "id")
     return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
 
 

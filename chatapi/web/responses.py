@@ -170,7 +170,7 @@ async def _deliver(
 async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[Usage | None, Failed | None]:
-    """Send deltas as they come. A failure before all deltas is returned, because it decides the status."""
+    """Send deltas as they come. If the first one is a failure, return it: it decides the status."""
     usage, has_begun, pace = None, False, Pace(settings.PING_MS)
     async for batch in batches:
         if not has_begun:

@@ -38,10 +38,10 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     """A validated request: `ParsedRequest.content`."""
     counter: str = ""
     """The Redis key that counts its bytes until it is used."""
-    unused: None = None
-    """The place of an earlier form of the summary, which is kept so that two releases read each other."""
+    place_of_earlier_summary: None = None
+    """Empty; kept so that this release and the one before read each other's tickets."""
     summary: RequestSummary | None = None
-    """None if the ticket has the earlier form."""
+    """None only in tickets of releases that wrote none, which are refused."""
 
 
 class Tickets:

@@ -140,7 +140,7 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     if await exchange.has_large_body():
         raise errors.body_too_large("A GET takes no request body.")
     ticket = await services.tickets.redeem(secret)
-    if ticket is None:
+    if ticket is None or ticket.summary is None:
         raise errors.invalid_ticket()
     caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
     exchange.set_caller(caller)
@@ -150,11 +150,11 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     # Another release may have written the ticket. If this one can't decode the request, it has to be posted
     # again. Large requests are not decoded here, because that would block the event loop; a worker finds
     # those that can't be decoded.
-    if summary is None or len(ticket.request) <= LARGE_BYTES:
-        end_user = summary and summary.end_user  # in its stored form, perhaps from a header
+    if len(ticket.request) <= LARGE_BYTES:
         try:
             read = parsed_request.read(ticket.request).summary
-            summary = msgspec.structs.replace(read, end_user=end_user)
+            # The end user is in its stored form, perhaps from a header.
+            summary = msgspec.structs.replace(read, end_user=summary.end_user)
         except msgspec.DecodeError as error:
             log.error("a ticket's request can't be read: %s", error)
             raise errors.invalid_ticket() from None

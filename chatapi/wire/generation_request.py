@@ -25,7 +25,9 @@ _TOOLS_TOKENS_BOUND: Final = 512
 class GenerationRequest(
     msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request", tag="generation.1"
 ):
-    """A validated request. Its tag gets a new number when a release can't read the jobs of the one before."""
+    """A validated request. Its tag gets a new number when the release before could not run its jobs; then
+    `requests.from_bytes` reads both tags.
+    """
 
     model: parameters.ModelName
     models: parameters.Fallbacks | None = None

@@ -71,6 +71,6 @@ def to_bytes(request: GenerationRequest) -> bytes:
 def from_bytes(data: bytes) -> GenerationRequest:
     """Return the request that `to_bytes` wrote, here or in the release before.
 
-    Raises `msgspec.DecodeError` for anything else, such as a job of a later release.
+    Raises `msgspec.DecodeError` for any other tag, such as that of a later release.
     """
     return _decoder.decode(data)

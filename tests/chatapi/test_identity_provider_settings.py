@@ -106,11 +106,23 @@ def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
     sent = {"issuer": provider.issuer, "client_id": row.client_id, "is_required": "on"}
     assert client.post(path, sent).status_code == 302
     assert IdentityProvider.objects.get().is_required
-    assert client.post(path, sent | {"client_id": "other"}).status_code == 400
+    for change in ({"client_id": "other"}, {"extra_scopes": "grups"}):
+        assert client.post(path, sent | change).status_code == 400
     del sent["is_required"]
     assert client.post(path, sent | {"client_id": "other"}).status_code == 302
     assert IdentityProvider.objects.get().used_at is None
     assert not SocialAccount.objects.exists()
+
+
+def test_other_scopes_have_to_be_tried_before_the_provider_is_required(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", used_at=timezone.now())
+    SocialAccount.objects.create(provider=str(row.pk), uid="18", user=alice.user)
+    client, sent = client_of(alice.user), {"issuer": provider.issuer, "client_id": row.client_id}
+    assert client.post(settings_of(acme), sent | {"extra_scopes": "groups"}).status_code == 302
+    assert IdentityProvider.objects.get().used_at is None
+    assert SocialAccount.objects.exists()
 
 
 def test_a_sign_in_that_goes_on_leaves_no_account_of_the_provider_before(

@@ -346,6 +346,27 @@ def test_nothing_else_comes_back_from_redis(data: bytes) -> None:
         from_bytes(data)
 
 
+@pytest.mark.parametrize(
+    ("job", "meant"),
+    [
+        (
+            b'{"request":"generation.1","model":"m","prompt":{"kind":"messages",'
+            b'"messages":[{"role":"user","content":"Hello!"}]},'
+            b'"digest":"1bb23d8d9107f7d7084f2e2ea223430f432399e338892342ce51e51e0257fa45"}',
+            chat(),
+        ),
+        (
+            b'{"request":"generation.1","model":"m","max_tokens":16,'
+            b'"prompt":{"kind":"texts","prompt":"Once","echo":true},'
+            b'"digest":"c14daa56269ca77b98f9fd5765db3c623c6647673a4fa2175264b246300f8f60"}',
+            text(echo=True),
+        ),
+    ],
+)
+def test_what_the_release_before_has_put_into_jobs_can_be_read(job: bytes, meant: GenerationRequest) -> None:
+    assert from_bytes(job) == meant
+
+
 def test_requests_are_frozen() -> None:
     with pytest.raises(AttributeError):
         chat().model = "other"  # type: ignore[misc]

@@ -47,7 +47,7 @@ class Bill:
     names_models: bool
     """Whether the bill has amounts by model; otherwise it has only sums of all models."""
     missing: frozenset[tuple[date, str, str]] = frozenset()
-    """Day, model and name of each amount that only some lines lack, such as a cost without a quantity."""
+    """Day, model and name of each amount that is empty in its line, although the bill reports it."""
 
 
 def read(path: Path) -> Bill:

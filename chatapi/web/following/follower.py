@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class Follower:
-    """A client's view of one generation: every delta once, in order. Only before a failure may be a gap."""
+    """A client's view of one generation: every delta once, in order; a gap only before a failure."""
 
     LOST_AFTER_S: ClassVar[float] = 4.0
     """How long the server may fail to answer before the stream ends."""

@@ -44,7 +44,7 @@ class Style:
     ignored_parameters: frozenset[str] = frozenset()
     """See `Dialect.ignored_parameters`."""
     finish_reasons: Mapping[FinishReason, FinishReason] = field(default_factory=dict)
-    """The dialect's words for the reasons that it does not have."""
+    """What the dialect writes instead of a reason that it has no word for."""
     failed: Callable[[Failed, bytes], bytes] = canonical_failure
     """Returns the frames that end a broken stream. Its second argument is the beginning of a chunk, up to its
     choices.
