@@ -352,6 +352,8 @@ def test_a_list_has_filters_and_actions_and_asks_back(page: Page, installation: 
     expect(run).to_be_hidden()
     page.locator("select[name=action]").select_option("disable_selected")
     expect(run).to_be_visible()
+    # Other tests may have made more keys than a page shows.
+    page.goto(f"{installation.url}/admin/accounts/apikey/?q=live")
     page.locator("#result_list a", has_text="live").first.click()
     page.get_by_role("link", name="Disable").click()
     expect(page.get_by_role("heading", name="Disable this key?")).to_be_visible()
