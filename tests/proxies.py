@@ -4,13 +4,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.installation import ROOT, die_with_parent, free_port, wait_for
+from tests.installation import ROOT, free_port
+from tests.server_process import running
 
 FOLDER = ROOT / "deploy"
 HOST = "chat.example.com"
@@ -107,24 +108,6 @@ def make_certificate(folder: Path) -> None:
     words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=chat.example.com"]
     names = ["-addext", "subjectAltName=DNS:chat.example.com"]
     subprocess.run(["openssl", *words, *names, *files], check=True, capture_output=True)
-
-
-@contextmanager
-def running(command: list[str], is_up: Callable[[], bool], log: Path, **environment: str) -> Iterator[None]:
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stderr=errors,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
-        )
-    try:
-        wait_for(lambda: is_up() or process.poll() is not None, command[0])
-        assert process.poll() is None, log.read_text()
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def curl(port: int, path: str, *arguments: str) -> str:

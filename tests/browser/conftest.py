@@ -6,7 +6,7 @@ CHATAPI_BROWSER_TESTS=1 .venv/bin/pytest tests/browser
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,6 +139,26 @@ def enter(page: "Page", name: str, password: str) -> None:
     page.keyboard.press("Enter")
     page.get_by_label("Password").fill(password)
     page.keyboard.press("Enter")
+
+
+def enter_provider(
+    page: "Page", issuer: str, register: Callable[[str], tuple[str, str]], roles_of_groups: str
+) -> None:
+    """Save an identity provider on the open page of sign-in settings.
+
+    `register` makes a client there with the page's redirect URL, and returns its id and secret.
+    """
+    from playwright.sync_api import expect
+
+    callback = page.get_by_label("The redirect URL to enter at the provider").input_value()
+    client_id, secret = register(callback)
+    page.get_by_label("Issuer").fill(issuer)
+    page.get_by_label("Client id").fill(client_id)
+    page.get_by_label("Client secret").fill(secret)
+    page.get_by_label("Groups claim").fill("groups")
+    page.get_by_label("Roles of groups").fill(roles_of_groups)
+    page.get_by_role("button", name="Save", exact=True).last.click()
+    expect(page.get_by_text("The identity provider is saved.")).to_be_visible()
 
 
 def sign_in(page: "Page", installation: Installation, name: str) -> None:

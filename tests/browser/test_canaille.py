@@ -13,9 +13,10 @@ import pytest
 import requests
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import PASSPHRASE, enter
+from tests.browser.conftest import PASSPHRASE, enter, enter_provider
 from tests.certificates import make_certificate
-from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
+from tests.installation import ROOT, Installation, free_port
+from tests.server_process import running
 
 PROGRAM = ROOT / ".venv" / "canaille" / "bin" / "canaille"
 pytestmark = [
@@ -72,25 +73,13 @@ class Canaille:
         port = free_port()
         settings.write_text(SETTINGS.format(port=port, folder=folder))
         self.issuer = f"https://127.0.0.1:{port}"
-        self.environment = os.environ | {"CANAILLE_CONFIG": str(settings)}
+        self.settings = {"CANAILLE_CONFIG": str(settings)}
 
     @contextmanager
     def running(self) -> Iterator["Canaille"]:
         """Serve until the end of the block."""
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                [str(PROGRAM), "run"],
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
-            )
-        try:
-            wait_for(self._answers, "Canaille")
+        with running([str(PROGRAM), "run"], self._answers, self.log, **self.settings):
             yield self
-        finally:
-            process.kill()
-            process.wait()
 
     def _answers(self) -> bool:
         try:
@@ -101,7 +90,8 @@ class Canaille:
     def create(self, *words: str) -> None:
         """Create a person or a group with Canaille's command."""
         command = [str(PROGRAM), "create", *words, "--quiet"]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        environment = os.environ | self.settings
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     def register(self, callback: str) -> tuple[str, str]:
@@ -144,16 +134,8 @@ def console(installation: Installation, canaille: Canaille, browser: Browser) ->
         page = browser.new_page()
         page.goto(f"{console}/{service.shell(ORGANIZATION)}/settings/sign-in")
         enter(page, "pepper", PASSPHRASE)
-        callback = page.get_by_label("The redirect URL to enter at the provider").input_value()
-        client_id, secret = canaille.register(callback)
-        page.get_by_label("Issuer").fill(canaille.issuer)
-        page.get_by_label("Client id").fill(client_id)
-        page.get_by_label("Client secret").fill(secret)
-        page.get_by_label("Groups claim").fill("groups")
         page.get_by_label("Extra scopes").fill("groups")
-        page.get_by_label("Roles of groups").fill("llm-admins = admin")
-        page.get_by_role("button", name="Save", exact=True).last.click()
-        expect(page.get_by_text("The identity provider is saved.")).to_be_visible()
+        enter_provider(page, canaille.issuer, canaille.register, "llm-admins = admin")
         page.close()
         yield console
 

@@ -17,7 +17,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from openai import OpenAI
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
-from tests.browser.conftest import watched
+from tests.browser.conftest import enter_provider, watched
 from tests.chatapi.identity_provider import Provider
 from tests.installation import Installation, free_port, wait_for
 
@@ -303,15 +303,7 @@ def test_an_organizations_people_sign_in_at_its_provider(
     page.goto(at(service, f"/console/{organization}/settings"))
     page.get_by_role("link", name="Sign-in settings").click()
     assert flaws(page) == []
-    callback = page.get_by_label("The redirect URL to enter at the provider").input_value()
-    client_id, secret = provider.register(callback)
-    page.get_by_label("Issuer").fill(provider.issuer)
-    page.get_by_label("Client id").fill(client_id)
-    page.get_by_label("Client secret").fill(secret)
-    page.get_by_label("Groups claim").fill("groups")
-    page.get_by_label("Roles of groups").fill("admins = admin\nowners = owner")
-    page.get_by_role("button", name="Save", exact=True).last.click()
-    expect(page.get_by_text("The identity provider is saved.")).to_be_visible()
+    enter_provider(page, provider.issuer, provider.register, "admins = admin\nowners = owner")
 
     provider.knows("owen", email="owen@piedpiper.example", email_verified=True, groups=["owners"])
     provider.knows("nina", email="nina@piedpiper.example", email_verified=True, groups=["admins"])

@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from accounts.sign_in.models import EmailDomain, IdentityProvider
-from tests.installation import free_port, wait_for
+from tests.installation import free_port
+from tests.server_process import running
 
 SERVE = """
 import sys
@@ -65,16 +66,8 @@ class Provider:
     def running(self) -> Iterator["Provider"]:
         """Serve until the end of the block."""
         command = [sys.executable, "-W", "ignore", "-c", SERVE, str(self.port)]
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                [*command, str(self.certificate), str(self.key)], stdout=log, stderr=subprocess.STDOUT
-            )
-        try:
-            wait_for(self._answers, "the identity provider")
+        with running([*command, str(self.certificate), str(self.key)], self._answers, self.log):
             yield self
-        finally:
-            process.kill()
-            process.wait()
 
     def _answers(self) -> bool:
         try:
