@@ -82,8 +82,8 @@ def api_key_env_mistake(name: str) -> str | None:
 
 
 def streaming_mistake(engine: str, streaming: str) -> str | None:
-    if engine == Engine.ANTHROPIC and streaming == "never":
-        return f"must not be 'never' for the engine {engine!r}"
+    if engine == Engine.ANTHROPIC and streaming in ("as_requested", "never"):
+        return f"must not be '{streaming}' for the engine {engine!r}"
     return None
 
 
@@ -195,6 +195,7 @@ class Streaming(models.TextChoices):
 
     ALWAYS = "always"
     WITHOUT_LOGPROBS = "without_logprobs"
+    AS_REQUESTED = "as_requested"
     NEVER = "never"
 
 

@@ -139,8 +139,10 @@ async def _run(services: WorkerServices, run: Run) -> None:
     try:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
         if run.content is not None:
-            # A client may have sent an alias, which means nothing to engines.
-            request = msgspec.structs.replace(await _request(run), model=run.claimed.model)
+            # A client may have sent an alias, which means nothing to engines; a ticket is always streamed.
+            request = msgspec.structs.replace(
+                await _request(run), model=run.claimed.model, stream=run.claimed.is_stream
+            )
             run.usage.expect_echo(request)
             run.context = request.context if run.is_kept else request.context | {"is_stored": False}
             if request.announces_prompt_tokens:

@@ -59,7 +59,7 @@ others = st.fixed_dictionaries(
         "max_concurrent": st.none() | numbers,
         "retries": st.integers(0, MAX_RETRIES),
         "on_disconnect": st.sampled_from(["cancel", "drain", "continue"]),
-        "streaming": st.sampled_from(["always", "without_logprobs", "never"]),
+        "streaming": st.sampled_from(["always", "without_logprobs", "as_requested", "never"]),
         "timeouts": st.dictionaries(st.sampled_from(TIMEOUTS), st.integers(1, MAX_TIMEOUT_MS)),
         "extra_parameters": st.lists(st.sampled_from(sorted(ENGINE_PARAMETERS)), max_size=4),
         "allow_remote_media": st.booleans(),

@@ -302,7 +302,7 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
     [
         ("engine", "openai_compatible, anthropic, sandbox"),
         ("on_disconnect", "cancel, drain, continue"),
-        ("streaming", "always, without_logprobs, never"),
+        ("streaming", "always, without_logprobs, as_requested, never"),
     ],
 )
 def test_a_deployment_with_a_value_of_another_release_is_one_line(

@@ -295,7 +295,8 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         (
             "[[models.deployments]]",
             '[[models.deployments]]\nstreaming = "off"',
-            "models[0].deployments[0].streaming: must be one of always, without_logprobs, never",
+            "models[0].deployments[0].streaming: must be one of always, without_logprobs, as_requested, "
+            "never",
         ),
         (
             "[[models.deployments]]",

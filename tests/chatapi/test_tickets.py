@@ -44,6 +44,26 @@ def test_a_ticket_streams_its_request(client: Client, installation: Installation
     assert (receipt["outcome"], receipt["usage"]) == ("completed", last["usage"])
 
 
+def test_an_upstream_that_streams_as_requested_streams_a_ticket(
+    client: Client, installation: Installation
+) -> None:
+    deployment = (
+        f'engine = "openai_compatible", base_url = "{installation.upstream_url}/v1", '
+        'upstream_model = "as-requested", streaming = "as_requested"'
+    )
+    installation.load_catalog(
+        '[[models]]\nid = "as-requested"\ncontext_window = 8192\nmax_output_tokens = 64\n'
+        'price = { input_per_mtok = "1", output_per_mtok = "2" }\n'
+        f"deployments = [{{ {deployment} }}]\n"
+    )
+    installation.script("as-requested")
+    body = BODY.replace(b'"five"', b'"as-requested"')
+    answer = fetch(installation, issue(client, "openai", body).json["url"])
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    [call] = installation.calls("as-requested")
+    assert call["body"]["stream"] is True
+
+
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
 def test_the_stream_is_in_the_dialect_that_was_chosen(
     client: Client, installation: Installation, dialect: str

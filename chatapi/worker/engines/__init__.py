@@ -40,6 +40,7 @@ class Target:
         return request.can_stream and (
             self.streaming == "always"
             or (self.streaming == "without_logprobs" and request.logprobs_count is None)
+            or (self.streaming == "as_requested" and request.stream)
         )
 
 

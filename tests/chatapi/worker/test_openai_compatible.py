@@ -395,6 +395,8 @@ async def test_without_a_limit_of_the_clients_it_asks_for_what_the_context_leave
         ("without_logprobs", b"", True),
         ("without_logprobs", b', "logprobs": false', True),
         ("without_logprobs", b', "logprobs": true', False),
+        ("as_requested", b"", False),
+        ("as_requested", b', "stream": true', True),
         ("never", b', "stream": true', False),
     ],
 )
