@@ -7,9 +7,10 @@
                                           the same with the default bound on open generations
 
 The small organization's callers send one stream of 2 s after the other. All of the flood's streams are
-accepted and wait or run, unless `--most-open` bounds them; with `--impatient`, refused callers ignore
-Retry-After and come back after a second. A round is a measurement alone and one beside the flood; the table
-has the medians of all rounds, and their ranges.
+accepted and wait or run, unless `--most-open` bounds them. They come at once, or evenly within `--arrive-
+in-seconds`; with `--impatient`, refused callers ignore Retry-After and come back after a second. A round
+is a measurement alone and one beside the flood; the table has the medians of all rounds, and their
+ranges.
 """
 
 import argparse
@@ -84,6 +85,7 @@ def main() -> None:
         )
         command = [sys.executable, "-m", "bench.flood", large.base_url, "--key", large.key]
         command += ["--model", asked.model, "--streams", str(asked.streams)]
+        command += ["--arrive-in-seconds", str(asked.arrive_in_seconds)]
         command += ["--impatient"] if asked.impatient else []
         rounds: list[Round] = []
         for number in range(asked.rounds):
@@ -114,6 +116,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--small-streams", type=int, default=5)
     parser.add_argument("--slots", type=int, default=200, help="of the worker")
     parser.add_argument("--most-open", type=int, help="CHATAPI_MAX_OPEN_GENERATIONS; by default no bound")
+    parser.add_argument(
+        "--arrive-in-seconds", type=float, default=0, help="until all of the flood's callers have come"
+    )
     parser.add_argument("--impatient", action="store_true", help="the flood does not obey Retry-After")
     parser.add_argument("--model", default=SMALL_MODEL, help="of the flood; see bench/behaviour.py")
     parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")

@@ -15,17 +15,18 @@ WAIT_S = 1.0
 TIMEOUT_S = 120.0
 
 
-async def flood(client: Client, streams: int, *, is_impatient: bool) -> None:
-    """Send requests for ever; do not keep the answers."""
+async def flood(client: Client, streams: int, arrive_in_s: float, *, is_impatient: bool) -> None:
+    """Send requests for ever; do not keep the answers. The callers arrive evenly within `arrive_in_s`."""
 
-    async def caller() -> None:
+    async def caller(number: int) -> None:
+        await asyncio.sleep(arrive_in_s * number / streams)
         while True:
             exchange = await client.request()
             client.exchanges.clear()
             if exchange.status != 200:
                 await asyncio.sleep(WAIT_S if is_impatient else exchange.retry_after_s or WAIT_S)
 
-    await asyncio.gather(*(caller() for _ in range(streams)))
+    await asyncio.gather(*(caller(number) for number in range(streams)))
 
 
 def main() -> None:
@@ -35,10 +36,11 @@ def main() -> None:
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", required=True, help="see bench/behaviour.py")
     parser.add_argument("--streams", type=int, required=True)
+    parser.add_argument("--arrive-in-seconds", type=float, default=0, help="until all callers have come")
     parser.add_argument("--impatient", action="store_true", help="come back after a second in any case")
     asked = parser.parse_args()
     client = Client(asked.base_url, asked.key, asked.model, is_stream=True, timeout_seconds=TIMEOUT_S)
-    uvloop.run(flood(client, asked.streams, is_impatient=asked.impatient))
+    uvloop.run(flood(client, asked.streams, asked.arrive_in_seconds, is_impatient=asked.impatient))
 
 
 if __name__ == "__main__":
