@@ -215,7 +215,8 @@ class RedisStream:
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         key = self.key("log", generation_id.hex)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
-            # A repeated seal is harmless: Redis refuses its name.
+            # A repeated seal is harmless: Redis refuses its name when it executes the transaction. A full or
+            # read-only Redis refuses all of the transaction, and redis-py raises that in any case.
             # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
