@@ -38,6 +38,11 @@ _UNAVAILABLE = {
 _NO_PROVIDER = (
     "The identity provider does not answer as it should. Try again, or ask your organization's owner."
 )
+# OpenID Connect allows 255 characters.
+_LONG_SUBJECT = (
+    "The identity provider's name for you, the claim “sub”, has more than 191 characters, for which there is "
+    "no room here."
+)
 _NOT_CHANGED_HERE = "Your address can't be changed here."
 
 
@@ -88,14 +93,21 @@ def from_here(view: View) -> View:
 
 
 def from_provider(view: View) -> View:
-    """Wrap a view with `for_visitors`: show our page with the status 502 when an identity provider fails."""
+    """Wrap a view with `for_visitors`: show our page when an identity provider fails, with the status 502, or
+    names the person in a way that can't be stored.
+    """
 
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return for_visitors(view)(request, *args, **kwargs)
-        except (RequestException, ImproperlyConfigured, KeyError, TypeError, ValueError, AttributeError):
-            return render(request, "console/sign_in_refused.html", {"reason": _NO_PROVIDER}, status=502)
+        except ImproperlyConfigured as error:
+            # With this name, django-allauth refuses a `sub` that has no room in its column.
+            is_too_long = "UID_MAX_LENGTH" in str(error)
+        except (RequestException, KeyError, TypeError, ValueError, AttributeError):
+            is_too_long = False
+        reason, status = (_LONG_SUBJECT, 403) if is_too_long else (_NO_PROVIDER, 502)
+        return render(request, "console/sign_in_refused.html", {"reason": reason}, status=status)
 
     return wrapper
 

@@ -1,4 +1,4 @@
-"""The search forms of the lists of keys and members."""
+"""The search forms of the lists of keys, members and projects."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from django import forms
 from django.db.models import Q, QuerySet
 
 from accounts import keys
-from accounts.models import APIKey, Member
+from accounts.models import APIKey, Member, Project
 from usage.pages.filters import choice_field, text_field
 
 # A key as pages show it, such as ck_live_4fGh…, with or without its prefix.
@@ -55,3 +55,13 @@ class MemberSearch(Search):
         text = self.cleaned_data["q"]
         found = Q(user__username__icontains=text) | Q(user__email__icontains=text)
         return rows.filter(found) if text else rows
+
+
+class ProjectSearch(Search):
+    """A part of a project's name."""
+
+    q = text_field("Project", type="search")
+
+    def found_in(self, rows: QuerySet[Project]) -> QuerySet[Project]:
+        """Return the projects that match."""
+        return rows.filter(name__icontains=self.cleaned_data["q"])

@@ -16,11 +16,13 @@ from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.roles import ADMINISTER_SIGN_IN
+from chatapi.console.search import ProjectSearch
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectModelsForm
 from chatapi.wire.dialects import DIALECTS
 from usage.insights.recent_sums import spent
 from usage.models import Dimension
+from usage.pages.filters import first_mistake
 
 PAGE = 50
 _CHANGE_ORGANIZATION = "accounts.change_organization"
@@ -76,7 +78,9 @@ class ProjectSettingsForm(ProjectModelsForm, ConstrainedForm):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("accounts.view_organization")
 def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the settings and a page of the projects; change the name, the time zone and the dialect."""
+    """Show the settings and a page of the projects that match the search; change the name, the time zone and
+    the dialect.
+    """
     may_change = console.may(_CHANGE_ORGANIZATION)
     if request.method == "POST" and not may_change:
         raise PermissionDenied
@@ -89,7 +93,11 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
         row.save(update_fields=OrganizationForm.Meta.fields)  # an operator may change others meanwhile
         messages.success(request, "The settings are saved.")
         return redirect(console.url("settings"))
-    after, projects = request.GET.get("after", ""), console.projects
+    search, after, projects = ProjectSearch(request.GET), request.GET.get("after", ""), console.projects
+    query = search.query if search.is_valid() else {}
+    if query:
+        active = Project.objects.filter(organization=console.organization, is_active=True)
+        projects = list(search.found_in(active))
     start = next((at for at, each in enumerate(projects, 1) if str(each.pk) == after), 0)
     end = start + PAGE
     shown = projects[start:end]
@@ -100,14 +108,20 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Settings",
         "projects_shown": [(each, spent_by_id.get(each.pk)) for each in shown],
         "may_see_spent": may_see_spent,
-        "older_url": console.url("settings", after=projects[end - 1].pk) if len(projects) > end else "",
-        "newest_url": console.url("settings") if after else "",
+        "search": search if query or search.errors or len(console.projects) > PAGE else None,
+        "clear_url": f"{console.url('settings')}#projects",
+        "mistake": first_mistake(search) if search.errors else "",
+        "older_url": console.url("settings", **query, after=projects[end - 1].pk)
+        if len(projects) > end
+        else "",
+        "newest_url": console.url("settings", **query) if after else "",
         "form": form,
         "sign_in_url": console.url("sign_in_settings") if console.may(ADMINISTER_SIGN_IN) else "",
         "may_change_projects": console.may("accounts.change_project"),
         "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
     }
-    return render(request, console, "settings.html", context, form.status if form and form.errors else 200)
+    status = 400 if search.errors else form.status if form and form.errors else 200
+    return render(request, console, "settings.html", context, status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

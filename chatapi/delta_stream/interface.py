@@ -56,21 +56,23 @@ class DeltaStream(Protocol):
     # ---- the state, to which later requests refer
 
     async def state(self, generation_id: UUID) -> bytes | None:
-        """Return the generation's state, if there is one."""
+        """Return the generation's state; None if there is none, nothing (`b""`) if it was deleted."""
         ...
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        """Delete the generation's state, and its log if it has ended. Its response is not stored any more."""
+        """Delete the generation's state, and its log if it has ended.
 
-    # ---- responses to store in the database
+        It is put on the list of responses to store: what is stored of it in this moment is deleted, too.
+        """
+
+    # ---- responses to store in the database, or to delete from it
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
-        """Return responses to store, and reserve them for this caller for a moment."""
+        """Return some responses of the list, and reserve them for this caller for a moment."""
         ...
 
-    async def forget_to_store(self, generation_id: UUID) -> bool:
-        """Remove the response from that list; return whether it was there. A deletion also removes it."""
-        ...
+    async def forget_to_store(self, generation_id: UUID) -> None:
+        """Remove the response from that list."""
 
     # ---- deltas
 

@@ -12,12 +12,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from accounts import encryption
 from accounts.encryption import Purpose
@@ -62,9 +64,14 @@ def url_mistake(url: str) -> str | None:
 def add(endpoint: WebhookEndpoint) -> str | None:
     """Save a new endpoint, and return its secret; None if its owner has as many as it may."""
     with transaction.atomic():
-        if endpoint.organization_id is not None:
-            # Locked, so that two additions at once do not exceed the bound.
-            Organization.objects.select_for_update(no_key=True).get(pk=endpoint.organization_id)
+        # Locked, so that two additions at once do not exceed the bound. The service has no row; its endpoints
+        # stand for it: near the bound there are some.
+        owner: QuerySet[Any] = (
+            WebhookEndpoint.objects.filter(organization=None)
+            if endpoint.organization_id is None
+            else Organization.objects.filter(pk=endpoint.organization_id)
+        )
+        list(owner.order_by("pk").select_for_update(no_key=True).values_list("pk"))
         if is_full(endpoint.organization_id):
             return None
         endpoint.save()  # the secret is encrypted for this row

@@ -3,10 +3,11 @@
 Each server has these keys:
 
     job:<id>            the request, for the worker; deleted with the terminal delta
-    state:<id>          the data that later requests may refer to; kept as long as the log
+    state:<id>          the data that later requests may refer to, kept as long as the log; empty if deleted
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
     inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
-    unstored            sorted set: responses to store in the database, by the time when they are due
+    unstored            sorted set: responses to store in the database, or to delete from it, by the time when
+                        they are due
     cancelled:<id>      the generation is cancelled
     web:<name>          the sign of life of a web process (`presence.py`)
 

@@ -131,10 +131,13 @@ class RedisStream:
             return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        kinds = ("state", "log") if has_ended else ("state",)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(f"{self._prefix}unstored", generation_id.hex)
-            pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
+            # Not unlinked: a process that is storing the response in this moment must see the deletion.
+            ttl_ms = self._ttl_ms if has_ended else self._request_ttl_ms
+            pipe.set(self.key("state", generation_id.hex), b"", px=ttl_ms)
+            pipe.zadd(f"{self._prefix}unstored", {generation_id.hex: 0})
+            if has_ended:
+                pipe.unlink(self.key("log", generation_id.hex))
             await pipe.execute()
 
     # ---- responses to store in the database
@@ -144,9 +147,9 @@ class RedisStream:
             found = await self._redis.eval(scripts.TO_STORE, 1, f"{self._prefix}unstored", limit, STORING_MS)
         return [UUID(id_hex.decode()) for id_hex in found]
 
-    async def forget_to_store(self, generation_id: UUID) -> bool:
+    async def forget_to_store(self, generation_id: UUID) -> None:
         async with in_time():
-            return bool(await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex))
+            await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex)
 
     # ---- deltas
 
@@ -212,7 +215,8 @@ class RedisStream:
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         key = self.key("log", generation_id.hex)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
-            # A repeated seal is harmless: Redis refuses its name.
+            # A repeated seal is harmless: Redis refuses its name when it executes the transaction. A full or
+            # read-only Redis refuses all of the transaction, and redis-py raises that in any case.
             # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)

@@ -136,7 +136,7 @@ async def cancel(exchange: Exchange) -> None:
 async def _delete(exchange: Exchange) -> None:
     services = await Services.get()
     found = await _requested(exchange, services)
-    # Redis before the database: a response that is being stored finds in Redis that it is deleted.
+    # Redis before the database: a process that is storing the response finds in Redis that it is deleted.
     stream, has_ended = services.streams.of(found.row.id), found.row.state == RowState.SETTLED
     await stream.delete(found.row.id, has_ended=has_ended)
     await services.commits.read(response_store.delete, found.row.id)
@@ -272,7 +272,7 @@ async def _find(
         content = await services.commits.read(response_store.find, caller, row.id)
         if content is not None:
             state, batches = content.state, content.batches
-    if state is None:
+    if not state:  # unknown, or deleted
         return None
     await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
     return Stored(services, row, answer_to(exchange, row), stored.read_state(state), batches)

@@ -69,6 +69,26 @@ def test_pages_of_the_projects_have_each_one_once(alice: Person) -> None:
     assert page.context["newest_url"] == url(alice, "settings")
 
 
+def test_a_project_is_found_by_a_part_of_its_name(alice: Person, charlie: Person) -> None:
+    client, page, acme = client_of(alice.user), url(alice, "settings"), alice.project.organization
+    assert "Find projects" not in text(client.get(page))  # a page has all of them
+    Project.objects.bulk_create(Project(organization=acme, name=f"more {number:03}") for number in range(110))
+    Project.objects.create(organization=charlie.project.organization, name="more 040 of another")
+    Project.objects.filter(name="more 042").update(is_active=False)
+
+    def found(query: str) -> list[str]:
+        answer = client.get(f"{page}?{query}")
+        assert 'aria-label="Find projects"' in answer.content.decode()
+        return [row.name for row, _ in answer.context["projects_shown"]]
+
+    assert found("q=E+04") == [f"more 04{number}" for number in (0, 1, 3, 4, 5, 6, 7, 8, 9)]
+    older = client.get(f"{page}?q=more").context["older_url"]
+    assert found(older.partition("?")[2])[0] == "more 051"
+    assert found("q=nothing") == []
+    assert "No project matches." in text(client.get(f"{page}?q=nothing"))
+    assert "Null characters" in text(client.get(f"{page}?q=%00"), status=400)
+
+
 @pytest.mark.parametrize("form", [OrganizationForm, ProjectSettingsForm])
 def test_saving_leaves_what_others_changed_meanwhile(
     alice: Person, form: Any, monkeypatch: pytest.MonkeyPatch

@@ -531,6 +531,22 @@ async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(
     assert await stream.replay(generation_id) == (texts(1, 5), 5)
 
 
+async def test_a_full_valkey_does_not_hide_that_a_log_is_not_sealed(
+    valkey: Valkey, stream: DeltaStream
+) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 3))])
+    valkey.client.config_set("maxmemory", 1)
+    for of in (generation_id, identity.new_id()):
+        with pytest.raises(StreamUnavailable, match="maxmemory"):
+            await stream.seal(of, 2)
+    valkey.client.config_set("maxmemory", 0)
+    assert await stream.publish([entry(generation_id, 4, texts(4, 5))]) == set()
+    assert (await stream.seal(generation_id, 2)).deltas == texts(1, 5)
+    assert (await stream.seal(generation_id, 2)).deltas == texts(1, 5)
+    assert await stream.publish([entry(generation_id, 6, texts(6, 6))]) == {generation_id}
+
+
 async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 3))))

@@ -167,6 +167,17 @@ def test_a_domain_counts_only_after_its_approval(provider: Provider, acme: Organ
     assert Client().post(SIGN_IN, {"username": "erin@acme.example"}).context["provider"] is None
 
 
+def test_an_identifier_that_is_too_long_is_refused_with_the_reason(
+    provider: Provider, acme: Organization
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    reason = refused(provider, row, "7" * 192, email="erin@acme.example")
+    assert "the claim “sub”, has more than 191 characters" in reason
+    assert not User.objects.exists()
+    provider.knows("8" * 191, email="erin@acme.example")
+    assert who(come(provider, row, "8" * 191)[1]) == "erin@acme.example"
+
+
 def test_a_wrong_secret_signs_nobody_in(provider: Provider, acme: Organization) -> None:
     row = offer(acme, provider, "acme.example", default_role="viewer")
     row.enter_secret("of another client")

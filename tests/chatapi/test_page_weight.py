@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from accounts import keys
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from accounts.models.organizations import MAX_PROJECTS
 from chatapi import identity
 from chatapi.models import Deployment, ServedModel
 from tests import page_paths
@@ -112,7 +113,10 @@ def fill(acme: Organization, alice: Person) -> None:
     # In each of the most columns that a chart of 30 days has.
     hours = [now - timedelta(hours=n) for n in (*range(6, 720, 12), 960)]
     Discount.objects.create(organization=acme, basis_points=1_000, effective_from=now)
-    Project.objects.bulk_create(Project(organization=acme, name=f"spare {number}") for number in range(255))
+    # With those of the persons, about as many as there may be.
+    Project.objects.bulk_create(
+        Project(organization=acme, name=f"spare {number}") for number in range(MAX_PROJECTS - 50)
+    )
     for number in range(45):
         project = Project.objects.create(organization=acme, name=f"project {number}")
         RateLimit.objects.create(project=project, requests_per_minute=number)

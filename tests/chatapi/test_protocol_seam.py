@@ -204,8 +204,8 @@ def test_a_running_stream_is_resumed_by_another_process(client: Client, installa
 def test_a_follower_whose_key_is_revoked_hears_it_in_the_protocols_words(
     client: Client, installation: Installation
 ) -> None:
-    """Also in silence: the first word comes after ten seconds."""
-    turns = [{"text": "[sandbox tokens=2 delay_ms=10000]"}]
+    """Also in silence: the first word comes after half a minute."""
+    turns = [{"text": "[sandbox first_delay_ms=30000]"}]
     body = json.dumps({"model": "sandbox", "turns": turns, "longest": 50, "stream": True}).encode()
     accepted = client.send("POST", "/v1/events", body, prefer="respond-async")
     key = installation.create_key("--organization", "Tests", "--project", "default")

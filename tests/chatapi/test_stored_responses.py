@@ -124,6 +124,22 @@ def test_a_response_that_is_deleted_at_once_is_not_stored(installation: Installa
     assert not is_stored(installation, response_id)
 
 
+def test_a_response_that_is_written_after_its_deletion_is_not_read(
+    installation: Installation, client: Client
+) -> None:
+    response_id = ask(client).json["id"]
+    assert client.send("DELETE", f"/v1/responses/{response_id}").status == 200
+    installation.shell(f"""
+from uuid import UUID
+from chatapi import response_store
+content = response_store.Content(b'{{"items":[],"context":{{}}}}', [])
+response_store.write(UUID('{response_id.removeprefix("resp_")}'), content)
+""")
+    for rest in ("", "/input_items"):
+        assert get(client, response_id, rest).status == 404
+    assert_no_previous(ask(client, previous_response_id=response_id), response_id)
+
+
 def test_an_end_that_was_not_published_is_the_rows(installation: Installation, client: Client) -> None:
     armed.start(installation, "worker", "settle.after_commit=kill9")
     response = ask(client).json

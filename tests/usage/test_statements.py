@@ -279,6 +279,27 @@ def test_an_issued_statement_is_read_though_its_days_are_not_itemized(key: APIKe
     assert found.row == Statement.objects.get(month=FEBRUARY.first_day)
 
 
+def test_a_month_has_its_preview_until_its_statement_is_issued(
+    key: APIKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_all()
+    set_clock(monkeypatch, MARCH.end + timedelta(hours=1))
+    while closing.close_next():
+        pass
+    while itemizing.itemize_next():
+        pass
+    rows, own = Statement.objects.all(), key.project.organization
+
+    def status(of: Organization, month: Month) -> str | None:
+        found = reading.read(rows, of, month)
+        return found and found.document.status
+
+    assert (status(own, MARCH), status(own, MARCH.next)) == ("preview", "preview")
+    assert status(Organization.objects.create(name="without usage"), MARCH) is None
+    assert [issuing.issue(each) for each in issuing.due()] == [rows.get(month=MARCH.first_day)]
+    assert (status(own, MARCH), status(own, MARCH.next.next)) == ("closed", None)
+
+
 def items() -> list[dict[str, object]]:
     return sorted(({**row, "id": 0} for row in DailyItem.objects.values()), key=repr)
 

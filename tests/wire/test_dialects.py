@@ -16,6 +16,7 @@ from chatapi.wire.dialects import DIALECTS as ALL_NAMES
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import STYLES as DIALECTS
+from chatapi.wire.protocols.chat.encoder import CompletionFolder
 from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer
 from chatapi.wire.upstream.logprobs import UNKNOWN_LOGPROB
 from tests.wire.dialect_cases import (
@@ -184,6 +185,21 @@ def test_a_stream_that_breaks_off_ends_with_the_error_and_no_end_of_a_choice(dia
     error = {"message": FAILURE.message, "type": FAILURE.type, "code": FAILURE.code}
     assert last["error"].items() >= error.items()
     assert not any(choice["finish_reason"] for frame in written for choice in frame.get("choices", []))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("is_text", [False, True])
+@pytest.mark.parametrize("ends", [[], [Finished("stop", 1)]])
+def test_a_usage_without_the_end_of_each_choice_is_an_error(
+    dialect: str, is_text: bool, ends: list[AnyDelta]
+) -> None:
+    case = Case([Started(), Text("a"), Text("b", 1), *ends, Usage(1, 2)], {"choices_count": 2}, is_text)
+    *_, last = frames(case.stream(dialect))
+    assert last["error"]["code"] == "stream_unavailable"
+    folder = CompletionFolder(case.encoder(dialect))
+    for delta in case.deltas:
+        folder.add(delta)
+    assert folder.failure is not None
 
 
 def test_bitseek_never_tells_half_a_tool_call() -> None:

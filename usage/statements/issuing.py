@@ -32,8 +32,8 @@ class Due(NamedTuple):
     month: Month
 
 
-def due() -> list[Due]:
-    """Return each organization's next statement whose month is over and itemized."""
+def due(organization_id: int | None = None) -> list[Due]:
+    """Return the next statement of each organization, or of one, if its month is over and itemized."""
     until = itemizing.itemized_until()
     if until is None:
         return []
@@ -41,6 +41,7 @@ def due() -> list[Due]:
     last = Statement.objects.filter(organization=OuterRef("pk")).order_by("-month").values("month")[:1]
     first = DailyItem.objects.filter(organization=OuterRef("pk")).order_by("day").values("day")[:1]
     rows = Organization.objects.annotate(last=Subquery(last), first=Subquery(first))
+    rows = rows if organization_id is None else rows.filter(pk=organization_id)
     found = [
         Due(organization_id, Month.of(last_month).next if last_month else Month.of(first_day))
         for organization_id, last_month, first_day in rows.values_list("pk", "last", "first")

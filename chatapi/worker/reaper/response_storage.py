@@ -1,7 +1,8 @@
 """Copies settled responses of projects that store them for days from Redis into the database.
 
 From its admission until it is stored, a response is on a list in Redis. So no client waits for the storing,
-and if a process dies, another one stores the responses that are left on the list.
+and if a process dies, another one stores the responses that are left on the list. A deletion puts a response
+on the list again: if it was stored at the same moment, its row is deleted here.
 """
 
 import logging
@@ -49,17 +50,16 @@ async def _store_settled(commits: GroupCommit, stream: DeltaStream) -> None:
 
 async def _store(commits: GroupCommit, stream: DeltaStream, generation_id: UUID, age_ms: int) -> None:
     """Store a settled response; raises `StreamLost` if its log is not whole, or too large."""
-    state = await stream.state(generation_id)
-    if state is None:  # it was deleted
-        await stream.forget_to_store(generation_id)
-        return
-    batches, has_ended = await _log(stream, generation_id)
-    if not has_ended and age_ms < PUBLISHING_MS:
-        return
-    await commits.read(response_store.write, generation_id, Content(state, batches))
-    was_to_be_stored = await stream.forget_to_store(generation_id)
-    if not was_to_be_stored and await stream.state(generation_id) is None:  # it was deleted meanwhile
+    if state := await stream.state(generation_id):
+        batches, has_ended = await _log(stream, generation_id)
+        if not has_ended and age_ms < PUBLISHING_MS:
+            return
+        await commits.read(response_store.write, generation_id, Content(state, batches))
+        state = await stream.state(generation_id)
+    if state == b"":
+        # This process, or another one, may have written the row after the deletion.
         await commits.read(response_store.delete, generation_id)
+    await stream.forget_to_store(generation_id)
 
 
 async def _log(stream: DeltaStream, generation_id: UUID) -> tuple[list[bytes], bool]:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -173,6 +174,25 @@ def test_the_service_has_ten_endpoints_at_most(root: Client, alice: Person) -> N
     row = own[0]
     assert root.post(admin_pages.page(row), {**GOOD, "url": "https://new.example.com"}).status_code == 302
     endpoint_of(alice, "https://example.com")
+
+
+def test_the_last_place_goes_to_one_of_two_additions_at_once(transactional_db: None) -> None:
+    for _ in range(webhooks.MAX_ENDPOINTS - 1):
+        service_endpoint()
+
+    def add_one_more() -> str | None:
+        try:
+            return webhooks.add(WebhookEndpoint(url="https://ops.example.com"))
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            service_endpoint()
+            second = others.submit(add_one_more)
+            wait([second], timeout=0.2)
+        assert second.result() is None
+    assert WebhookEndpoint.objects.count() == webhooks.MAX_ENDPOINTS
 
 
 def test_the_page_of_an_endpoint_has_its_log_and_sends_again(root: Client) -> None:

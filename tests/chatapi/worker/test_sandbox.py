@@ -384,3 +384,14 @@ async def test_answers_that_end_while_they_wait_for_the_pace_delay_no_others(
     started = loop.time()
     await play("[sandbox tokens=1]")
     assert loop.time() - started < 1
+
+
+async def test_the_pace_forgets_an_organization_that_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "BURST_S", 0.05)
+    paces = pace.Pace()
+    for organization_id in range(1_000):
+        paces.count(organization_id, [Text("Hi")])
+    async with asyncio.timeout(5):
+        while len(paces._spent_until_s) > 1:
+            await asyncio.sleep(0.01)
+            paces.count(1, [Text("Hi")])

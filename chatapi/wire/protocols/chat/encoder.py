@@ -33,6 +33,13 @@ from chatapi.wire.deltas import (
 from chatapi.wire.protocols.chat.style import DONE, OPENAI, Style, to_json
 from chatapi.wire.protocols.protocol import Answer, Dialect
 
+# The end of an answer that has a usage, but not the end of each choice: its log is damaged.
+_CUT = Failed(
+    "The end of the answer is lost. What was generated is charged; see the receipt.",
+    code="stream_unavailable",
+    status=503,
+)
+
 
 class CompletionFolder(Completion):
     """Folds an answer into the one object that its encoder writes."""
@@ -40,6 +47,15 @@ class CompletionFolder(Completion):
     def __init__(self, encoder: "ChatEncoder") -> None:
         super().__init__(encoder.new_logprobs)
         self._encoder = encoder
+        self._unfinished_count = encoder.answer.choices_count
+
+    def add(self, delta: AnyDelta) -> None:
+        super().add(delta)
+        match delta:
+            case Finished():
+                self._unfinished_count -= 1
+            case Usage() if self._unfinished_count > 0:
+                self.failure = _CUT
 
     def body(self) -> bytes:
         """Return the object; the usage must have come."""
@@ -97,7 +113,7 @@ class ChatEncoder:
         self._usage_field = b',"usage":null' if answer.include_usage and style.usage_is_opt_in else b""
         # The JSON of citations by choice, until the choice ends.
         self._citations: defaultdict[int, bytearray] = defaultdict(bytearray)
-        # For `Style.has_whole_calls` and `Style.usage_ends_choices`.
+        # For `Style.has_whole_calls`.
         self._calls = Completion() if style.has_whole_calls else None
         self._ended: list[Finished] = []
         # An answer may fail before its `Started`, and some dialects write a failure as a chunk.
@@ -194,13 +210,11 @@ class ChatEncoder:
         return b""
 
     def _finished(self, delta: Finished) -> bytes:
+        self._ended.append(delta)
         before = self._cited(delta.index)
         if self._calls is not None:
             before += self._whole_calls(self._calls.choice(delta.index))
-        if self.style.usage_ends_choices:
-            self._ended.append(delta)
-            return before
-        return before + self._finish_chunk(delta)
+        return before if self.style.usage_ends_choices else before + self._finish_chunk(delta)
 
     def _whole_calls(self, choice: Choice) -> bytes:
         """Return the chunk with the choice's tool calls, once the choice has ended."""
@@ -218,6 +232,8 @@ class ChatEncoder:
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a complete stream."""
+        if len(self._ended) < self.answer.choices_count:
+            return self.failed(_CUT)
         if self.style.usage_ends_choices:
             *others, last = self._ended
             ends = [self._finish_chunk(end) for end in others]

@@ -20,6 +20,7 @@ class Pace:
     def __init__(self) -> None:
         # When the pace has made up for the organization's bytes. Up to `BURST_S` before, no batch waits.
         self._spent_until_s: dict[Hashable, float] = {}
+        self._pruned_at_s = 0.0
 
     def wait_s(self, organization_id: Hashable) -> float:
         """Return how long the organization's next batch has to wait."""
@@ -32,3 +33,7 @@ class Pace:
         n_bytes = sum([delta.content_chars for delta in batch]) + DELTA_BYTES * len(batch)
         spent_until_s = max(self._spent_until_s.get(organization_id, 0.0), now)
         self._spent_until_s[organization_id] = spent_until_s + n_bytes / BYTES_PER_S
+        if now > self._pruned_at_s + BURST_S:
+            # Not at every batch: this looks at all organizations that had one since.
+            self._pruned_at_s = now
+            self._spent_until_s = {key: until for key, until in self._spent_until_s.items() if until > now}
