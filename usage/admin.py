@@ -122,6 +122,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
 
     nothing_yet = "Nothing has been asked yet."
     list_display = ["admitted", "model", "who", "key_short", "result", "tokens_in", "tokens_out", "amount"]
+    number_columns = ("tokens_in", "tokens_out", "amount")
     list_filter = ["outcome", "state", "usage_source", "is_test", ModelFilter, "organization", "admitted_at"]
     time = "admitted_at"
     ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
@@ -222,6 +223,7 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin, ListAd
     actions_detail = ["correct"]
     created = time_column("Written", "created_at", ordering="id")
     list_display = ["created", "kind", "who", "key_short", "model", "result", "request_short", "amount"]
+    number_columns = ("amount",)
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     time = "created_at"
     ordering = ["-id"]
@@ -286,6 +288,7 @@ class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
         "hour_utc", "who", "key_short", "model", "result", "requests_count", "tokens_in",
         "tokens_out", "amount",
     ]  # fmt: skip
+    number_columns = ("requests_count", "tokens_in", "tokens_out", "amount")
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
     time = "hour"
     ordering = ["-id"]  # nearly the order of the hours, which have no index of their own
@@ -328,6 +331,7 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     )
     list_before_template = "usage/refused_keys.html"
     list_display = ["hour_utc", "who", "key_short", "http_status", "code", "requests_count"]
+    number_columns = ("requests_count",)
     list_filter = ["organization", "project", "api_key", CodeFilter, "hour"]
     search_fields = ["project__name", "api_key__name", "api_key__public"]
     search_help_text = "Search by project, key, or the 12 characters after ck_live_."

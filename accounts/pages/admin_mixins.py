@@ -1,6 +1,6 @@
 """Parts of admin pages: read-only pages, a filter, forms that check constraints, fields that choose a row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain
@@ -19,6 +19,8 @@ class ListAdmin(ModelAdmin):
     """A `ModelAdmin` with short list pages, whose title is the plural name of the rows."""
 
     list_per_page = 25
+    number_columns: Collection[str] = ()
+    """The columns of the list that are aligned as numbers."""
     # Numbers beside each filter would ask the database once for each.
     show_facets = admin.ShowFacets.NEVER
     list_max_show_all = 0

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from django.http import HttpResponse
 from django.urls import path
@@ -25,6 +25,9 @@ from usage.statements.month import Month
 
 _LIMITS = range(1, 101)
 _USUAL_LIMIT = 20
+_USUAL_FORMAT: Final = "json"
+# Beside JSON, as the reference names them.
+_MEDIA_TYPES = ", ".join(f"`{each.media_type}`" for name, each in FORMATS.items() if name != _USUAL_FORMAT)
 
 
 class StatementSummary(Struct, frozen=True, kw_only=True):
@@ -83,15 +86,15 @@ class Statements(ClientRoute):
 
 
 class StatementOfMonth(ClientRoute):
-    """`GET /v1/organization/statements/{period}`: one statement as JSON, CSV or PDF."""
+    """`GET /v1/organization/statements/{period}`: one statement as a file."""
 
     required_scope = KeyScope.USAGE
     needs_admin_key = True
     reference = new_reading(
         "/v1/organization/statements/{period}",
         ("organization", "retrieveStatement", "Show the statement of a month"),
-        "Needs an admin key. Of a month that is not closed it is a preview. `Accept` may ask for "
-        "`text/csv` or `application/pdf` too.",
+        "Needs an admin key. Of a month that is not closed it is a preview. It is JSON, unless `format` or "
+        f"`Accept` asks for another type: {_MEDIA_TYPES}.",
         "StatementDocument",
         new_parameter("path", "period", TEXT, "A month of UTC, such as `2026-11`."),
         new_parameter("query", "format", {"enum": [*FORMATS], **TEXT}, "It takes precedence over `Accept`."),
@@ -150,6 +153,7 @@ def _format(request: Request, sent: Sent) -> str:
             words = ", ".join(f"'{name}'" for name in FORMATS)
             raise InvalidRequest(f"Invalid value for 'format': supported values are {words}.", "format")
         return sent["format"][0]
-    # The order decides for `*/*`.
-    named = {FORMATS[name].media_type: name for name in ("json", "csv", "pdf")}
-    return named.get(request._request.get_preferred_type([*named]) or "", "json")
+    # The first one is sent for `*/*`.
+    usual_first = sorted(FORMATS, key=lambda name: name != _USUAL_FORMAT)
+    named = {FORMATS[name].media_type: name for name in usual_first}
+    return named.get(request._request.get_preferred_type([*named]) or "", _USUAL_FORMAT)

@@ -119,6 +119,7 @@ class ServedModelAdmin(ListAdmin):
         "context",
         "longest_answer",
     ]
+    number_columns = ("deployments_count", "context", "longest_answer")
     list_filter = ["is_active", "kind"]
     search_fields = ["id"]
     show_full_result_count = False

@@ -88,6 +88,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         "name", "redacted", "organization", "project_name", "kind", "status", "requests", "spent",
         "last_request",
     ]  # fmt: skip
+    number_columns = ("spent",)
     list_filter = [
         "is_test", "is_admin", "is_active", ("revoked_at", IsSetFilter),
         "project__organization",

@@ -87,6 +87,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     list_display = [
         "page_link", "time_zone", "is_active", "projects_count", "members_count", "spent", "created_at",
     ]  # fmt: skip
+    number_columns = ("projects_count", "members_count", "spent")
     list_filter = ["is_active"]
     search_fields = ["name"]
     inlines = [ProjectInline, MemberInline]

@@ -110,6 +110,7 @@ class PriceAdmin(ListAdmin):
         "output_price",
         "reasoning_price",
     ]
+    number_columns = ("input_price", "cached_input_price", "output_price", "reasoning_price")
     # The list has no room for the last two on a small laptop; the timeline shows them, too.
     detail_display = [*list_display, "cache_write_price", "cache_write_1h_price"]
     list_filter = [ModelFilter]

@@ -27,6 +27,7 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
     change_form_outer_before_template = "chatapi/project_overview.html"
     list_display = ["project_name", "organization", "is_active", "spent", "created_at", "overview"]
+    number_columns = ("spent",)
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]
     search_fields = ["name", "organization__name"]

@@ -53,6 +53,7 @@ class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     form = RateLimitForm
     nothing_yet = "No rate limits."
     list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
+    number_columns = RateLimit.NUMBERS
     list_select_related = [
         "organization",
         "project__organization",

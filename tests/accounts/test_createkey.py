@@ -2,12 +2,15 @@
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization, Project, RateLimit
+from chatapi.management.commands.createkey import Command
 from chatapi.models import ServedModel
 from usage.models import BudgetLimit, Period
 
@@ -155,3 +158,16 @@ def test_a_wrong_limit_makes_nothing(words: list[str]) -> None:
     with pytest.raises(CommandError):
         createkey("--organization", "Acme", *words)
     assert not Organization.objects.exists()
+
+
+def test_the_readme_has_each_option() -> None:
+    own, every = (
+        {option for action in command.create_parser("manage.py", "createkey")._actions
+         for option in action.option_strings}
+        for command in (Command(), BaseCommand())
+    )  # fmt: skip
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (row,) = re.findall(r"^\| `createkey (.*?)` \|", readme, re.MULTILINE)
+    options = own - every
+    assert {number.option for number in RateLimit.NUMBERS.values()} < options
+    assert set(re.findall(r"--[\w-]+", row)) == options

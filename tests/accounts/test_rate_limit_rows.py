@@ -163,8 +163,8 @@ def test_the_api_knows_each_number_of_a_rate_limit() -> None:
 
 
 def test_a_window_without_a_word_is_not_taken_for_a_minute() -> None:
-    hour_ms = 60 * MINUTE_MS
-    assert str(Limit("key", 1, "", Counts.TOKENS, 9, hour_ms)) == "9 tokens per 3600000 ms for this API key"
-    hourly = LimitNumber(Counts.TOKENS, hour_ms, "max_tokens_per_1_hour", "--tokens-per-hour")
-    with pytest.raises(KeyError, match=str(hour_ms)):
-        hourly.measure  # noqa: B018
+    odd_ms = 7 * MINUTE_MS
+    assert str(Limit("key", 1, "", Counts.TOKENS, 9, odd_ms)) == "9 tokens per 420000 ms for this API key"
+    number = LimitNumber(Counts.TOKENS, odd_ms, "max_tokens_per_7_minutes", "--tokens-per-7-minutes")
+    with pytest.raises(KeyError, match=str(odd_ms)):
+        number.measure  # noqa: B018

@@ -176,6 +176,16 @@ def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installat
         assert link.evaluate(ENDS_WHOLE), link.inner_text()
 
 
+def test_numbers_and_their_headers_are_at_the_right_of_a_list(
+    page: Page, installation: Installation, client: OpenAI
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/accounts/ratelimit/")
+    expect(page.locator("#result_list td.field-tokens_per_day").first).to_have_css("text-align", "right")
+    header = page.locator("#result_list th.column-tokens_per_day > div")
+    expect(header).to_have_css("justify-content", "flex-end")
+
+
 def test_a_small_laptop_has_the_usual_filters_in_one_row(
     page: Page, installation: Installation, running: str
 ) -> None:

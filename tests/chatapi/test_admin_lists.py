@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -13,7 +14,7 @@ from accounts.models import Member, Organization, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
-from usage.models import BudgetLimit, Credit
+from usage.models import BudgetLimit, Credit, Discount
 
 BY_ORGANIZATION = {
     "usage/generation": "organization",
@@ -127,6 +128,35 @@ def test_people_that_may_not_add_see_no_call_to_add(alice: Person) -> None:
     shown = text(client_of(viewer).get("/admin/accounts/ratelimit/"))
     assert "No rate limits." in shown
     assert "Add rate limit" not in shown
+
+
+# ---- columns of numbers
+
+
+def test_each_column_of_numbers_is_a_column_of_its_list() -> None:
+    lists: Any = site._registry.values()
+    named = [(admin, name) for admin in lists for name in admin.number_columns]
+    assert len(named) > 20
+    assert [(str(admin), name) for admin, name in named if name not in admin.list_display] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "columns"),
+    [
+        ("accounts/ratelimit", {*RateLimit.NUMBERS}),
+        ("accounts/organization", {"projects_count", "members_count", "spent"}),
+        ("usage/discount", {"percent"}),
+    ],
+)
+def test_columns_of_numbers_have_one_class(root: Any, alice: Person, path: str, columns: set[str]) -> None:
+    RateLimit.objects.create(api_key=alice.api_key)
+    organization = alice.project.organization
+    Discount.objects.create(
+        organization=organization, basis_points=10, effective_from=organization.created_at
+    )
+    page = root.get(f"/admin/{path}/").content.decode()
+    assert set(re.findall(r'<th class="[^"]* column-(\w+) num ', page)) == columns
+    assert set(re.findall(r'<td class="field-(\w+) num cell"', page)) == columns
 
 
 # ---- words

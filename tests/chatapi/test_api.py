@@ -17,6 +17,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from accounts import api_keys, keys
 from accounts.models import APIKey, RateLimit
 from chatapi.models import ServedModel
+from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, admit, run
 from tests.chatapi.envelopes import PREFIXES, RANDOM_ID, error
 from usage.books import credit
@@ -331,7 +332,7 @@ def test_the_error_for_an_unknown_dialects_prefix_names_the_known_ones(
 ) -> None:
     found = error(Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json"), 404)
     assert found["code"] == "unknown_url"
-    assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in found["message"]
+    assert ", ".join(f"/{name}/v1" for name in sorted(DIALECTS)) in found["message"]
 
 
 def test_a_failure_inside_tells_nothing(

@@ -21,6 +21,7 @@ from usage.books import corrections, credit
 from usage.models import Kind, LedgerEntry, Statement
 from usage.statements import document
 from usage.statements.as_pdf import MARGIN, as_pdf
+from usage.statements.formats import FORMATS, Format
 from usage.verification import seals
 
 PATH = "/v1/organization/statements"
@@ -97,6 +98,16 @@ def test_the_csv_adds_up(boss: Person) -> None:
 def test_the_weights_of_accept_are_heeded(boss: Person, accept: str, media_type: str) -> None:
     response = boss.get(f"{PATH}/2026-03", accept=accept)
     assert response.headers["content-type"].partition(";")[0] == media_type
+
+
+def test_each_format_can_be_named_in_accept(boss: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Format(lambda reading: b"- " + reading.document.id.encode(), "application/yaml; charset=utf-8")
+    monkeypatch.setitem(FORMATS, "yaml", new)
+    response = boss.get(f"{PATH}/2026-01", accept="application/yaml")
+    assert response.content == b"- 2026-01"
+    assert response.headers["content-disposition"] == 'attachment; filename="statement-2026-01.yaml"'
+    for accept in ("*/*", "application/*"):
+        assert boss.get(f"{PATH}/2026-01", accept=accept).headers["content-type"] == "application/json"
 
 
 def text_of(pdf: bytes) -> str:

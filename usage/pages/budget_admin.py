@@ -67,6 +67,7 @@ class BudgetLimitAdmin(TenantAdmin, ListAdmin):
 
     nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
+    number_columns = ("limit", "soft_limit")
     list_display_links = ["subject"]
     subject, kind = _owner_column("Applies to"), _kind
     limit = amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")[0]
@@ -129,6 +130,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     list_display = [
         "subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached",
     ]  # fmt: skip
+    number_columns = ("posted", "pending", "limit")
     list_filter = [
         ("scope", BudgetScopeFilter), "period", "period_start", ("soft_limit_reached_at", IsSetFilter),
     ]  # fmt: skip
@@ -196,6 +198,7 @@ class CreditAdmin(TenantAdmin, ListAdmin):
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
+    number_columns = ("credited", "spent", "held", "available")
     credited, exact_credited = amounts(
         "Granted (net)", attrgetter("credited_nanodollars"), "credited_nanodollars"
     )
@@ -266,6 +269,7 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     nothing_yet = "No discounts: every organization pays the full price."
     nobody_may = ("change", "delete")
     list_display = ["organization", "begins", "percent"]
+    number_columns = ("percent",)
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]
     list_select_related = ["organization"]

@@ -72,6 +72,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     change_form_outer_before_template = "usage/payment.html"
     list_display = ["begun", "organization", "amount", "state_badge", "in_ledger", "returned", "requested_by"]
     list_display_links = ["begun"]
+    number_columns = ("amount", "in_ledger", "returned")
     list_filter = ["state", "organization", "created_at"]
     list_select_related = ["organization"]
     search_fields = ["organization__name", "requested_by", "session_id", "payment_intent"]

@@ -49,7 +49,7 @@ from chatapi.wire.upstream.upstream_errors import UpstreamError
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 # Each field of a request is in one of these sets, or in `OURS`.
-_TRANSLATED: Final = frozenset(
+_REWRITTEN: Final = frozenset(
     {"model", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop"}
     | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
     | {"response_format", "reasoning_effort", "extras"}
@@ -70,7 +70,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "moderation": bool,
     "n": lambda count: (count or 1) > 1,
 }
-check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
+check_fields(GenerationRequest, _REWRITTEN, _LEFT_OUT, _REFUSED, OURS)
 UNSUPPORTED: Final = _LEFT_OUT.union(_REFUSED) - {"metadata", "store", "service_tier", "prompt_cache_key"}
 """The parameters that this API does not have, without those that the service itself acts on: it stores
 metadata and responses, queues by the tier, and chooses the deployment by the cache's key.

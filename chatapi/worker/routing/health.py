@@ -30,7 +30,7 @@ REST_S = 20.0
 COOL_DOWN_S = 2.0
 MAX_COOL_DOWN_S = 30.0
 # The longest cool-down by `Retry-After`.
-MAX_RETRY_AFTER_S = 60.0
+MAX_REQUESTED_COOL_DOWN_S = 60.0
 # Every PROBE_S seconds, one of all workers is granted a probe of a half-open deployment. It may send it
 # later.
 PROBE_S = 2.0
@@ -125,7 +125,7 @@ class Health:
         # The number of cool-downs is unbounded, and no float holds 2**1024.
         left_s = min(COOL_DOWN_S * 2 ** min(known.cool_downs, 10), MAX_COOL_DOWN_S)
         if failure.retry_after_ms is not None:
-            left_s = min(max(left_s, failure.retry_after_ms / 1_000), MAX_RETRY_AFTER_S)
+            left_s = min(max(left_s, failure.retry_after_ms / 1_000), MAX_REQUESTED_COOL_DOWN_S)
         known.cool_downs += 1
         known.cooled_at, known.cools_until, known.may_probe = now, now + left_s, False
         self._changes[key] = CoolDown(left_s, known.cool_downs)

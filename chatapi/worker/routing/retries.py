@@ -20,7 +20,7 @@ MAX_DEBT = 1_000.0
 # as before.
 BACK_OFF_S = 0.25
 # A longer `Retry-After` is left to the client, which can wait without a place in a worker.
-MAX_RETRY_AFTER_S = 5.0
+MAX_WAIT_S = 5.0
 
 
 class RetryBudgets:
@@ -178,7 +178,7 @@ class AttemptPlan:
             for route in self._routes  # with all of their time: those of earlier attempts have less
             if (failure := self._failures.get(route.key)) is not None
             and self._repetitions < route.retries
-            and waits[route.key] <= MAX_RETRY_AFTER_S
+            and waits[route.key] <= MAX_WAIT_S
             and now + waits[route.key] + jitter_s < failure.not_after
             and self._left_s(route, now + waits[route.key] + jitter_s) > 0
         ]

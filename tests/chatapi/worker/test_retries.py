@@ -314,7 +314,7 @@ def test_the_limit_of_each_deployment_counts_for_itself(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("sentence", [
     "random, up to {:g}, {:g}, {:g} s and so on".format(*(retries.BACK_OFF_S * 2**n for n in range(3))),
-    f"A `Retry-After` of more than {retries.MAX_RETRY_AFTER_S:g} s is left to the client",
+    f"A `Retry-After` of more than {retries.MAX_WAIT_S:g} s is left to the client",
     f"each request adds {IN_WORDS.get(retries.SHARE)} of an attempt to its model's budget",
     f"its model's budget, which holds at most {IN_WORDS.get(retries.BURST)}.",
     f"The budget can owe {IN_WORDS.get(retries.MAX_DEBT)} attempts",

@@ -30,7 +30,7 @@ from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
 # Deltas that Anthropic's documents have no place for, neither in a stream nor in a message.
-LeftOut = Audio | Annotations | Vector
+UnwrittenDelta = Audio | Annotations | Vector
 to_json = msgspec.json.Encoder().encode
 
 
@@ -130,8 +130,8 @@ class MessagesEncoder:
             case _:
                 yield from self._framing(delta)
 
-    def _framing(self, delta: Started | LeftOut | Finished | Usage | Failed) -> Iterator[bytes]:
-        if isinstance(delta, LeftOut):
+    def _framing(self, delta: Started | UnwrittenDelta | Finished | Usage | Failed) -> Iterator[bytes]:
+        if isinstance(delta, UnwrittenDelta):
             return
         match delta:
             case Started():
@@ -247,7 +247,7 @@ class MessagesFolder(Completion):
 
     def add(self, delta: AnyDelta) -> None:
         """Add one delta. A refusal becomes text, in the order of arrival."""
-        if isinstance(delta, LeftOut):
+        if isinstance(delta, UnwrittenDelta):
             return
         match delta:
             case Refusal():

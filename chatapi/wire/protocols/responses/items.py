@@ -177,8 +177,8 @@ BUILT_IN: Final = frozenset(
 Call = FunctionCallItem | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
-LeftOut = WebSearchCall
-Item = WholeItem | ItemReference | AdditionalTools | LeftOut
+IgnoredItem = WebSearchCall
+Item = WholeItem | ItemReference | AdditionalTools | IgnoredItem
 # By the item's type.
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)

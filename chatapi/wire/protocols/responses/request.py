@@ -15,10 +15,10 @@ from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
     AdditionalTools,
     Conversation,
+    IgnoredItem,
     Item,
     ItemReference,
     Items,
-    LeftOut,
     MessageItem,
     WholeItem,
 )
@@ -222,7 +222,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         items: dict[str, WholeItem] = {}
         dropped: list[str] = []
         for path, item in self._sent_items.items():
-            if isinstance(item, LeftOut):
+            if isinstance(item, IgnoredItem):
                 dropped.append(path)
             elif not isinstance(item, AdditionalTools):
                 items[path] = resolved.items[item.id] if isinstance(item, ItemReference) else item
