@@ -123,6 +123,15 @@ class ModelKind(models.TextChoices):
     EMBEDDINGS = "embeddings"
 
     @property
+    def requests(self) -> str:
+        """Return the requests that its models answer, in words."""
+        match self:
+            case ModelKind.CHAT:
+                return "chat and text completions"
+            case ModelKind.EMBEDDINGS:
+                return "embeddings"
+
+    @property
     def has_own_usage_route(self) -> bool:
         """Return whether usage of its models has its own route, and is not among completions.
 
@@ -208,8 +217,8 @@ class ServedModel(models.Model):
         choices=ModelKind.choices,
         default=ModelKind.CHAT,
         db_default=ModelKind.CHAT,
-        help_text="The requests that it answers: chat and text completions, or embeddings. It can't change: "
-        "the model's usage is reported by it.",
+        help_text=f"The requests that it answers: {', or '.join(kind.requests for kind in ModelKind)}. It "
+        "can't change: the model's usage is reported by it.",
     )
     context_window = models.PositiveIntegerField(default=128_000, validators=_positive, help_text="Tokens.")
     max_output_tokens = models.PositiveIntegerField(

@@ -1,7 +1,7 @@
 """The connections of a process to all its Redis servers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -9,13 +9,18 @@ from django.conf import settings
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from accounts.redis_time_limit import in_time
 from accounts.redis_urls import all_urls, shared_url, stream_urls
-from chatapi.delta_stream import ByServer, DeltaStream, KeptRequest, StreamServers, StreamUnavailable
+from chatapi.delta_stream import (
+    ByServer,
+    DeltaStream,
+    KeepAndEnqueue,
+    KeptRequest,
+    StreamServers,
+    StreamUnavailable,
+)
 from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.stream_transport import stream_of
-
-# Keeps requests on a server of streams, then executes the command that enqueues them.
-KeepAndEnqueue = Callable[[Sequence[KeptRequest], Command], Awaitable[None]]
 
 
 class RedisServers:
@@ -33,8 +38,7 @@ class RedisServers:
         self.streams = StreamServers(streams)
         self.keep_and_enqueue: ByServer[KeepAndEnqueue] = ByServer(
             [
-                # The usual case: one round trip for both.
-                stream.keep if stream.url == settings.BROKER_URL else partial(self._keep_and_enqueue, stream)
+                stream.keep_and_enqueue(settings.BROKER_URL) or partial(self._keep_and_enqueue, stream)
                 for stream in streams
             ]
         )
@@ -72,3 +76,33 @@ async def stream_servers() -> AsyncIterator[StreamServers]:
         yield StreamServers([stream_of(url, redis_of) for url in stream_urls()])
     finally:
         await asyncio.gather(*(redis.aclose() for redis in clients))
+
+
+async def servers_away(within_s: float) -> dict[str, Exception]:
+    """Return, by URL, why the broker and servers of streams do not answer; those that do are left out.
+
+    All are asked at the same time.
+    """
+    away: dict[str, Exception] = {}
+
+    async def ask(url: str, pinging: Awaitable[None]) -> None:
+        try:
+            await pinging
+        except (RedisError, StreamUnavailable) as error:
+            away[url] = error
+
+    async with stream_servers() as servers:
+        pings = {url: stream.ping(within_s) for url, stream in zip(stream_urls(), servers, strict=True)}
+        if settings.BROKER_URL not in pings:
+            pings[settings.BROKER_URL] = _ping_broker(within_s)
+        await asyncio.gather(*(ask(url, ping) for url, ping in pings.items()))
+    return away
+
+
+async def _ping_broker(within_s: float) -> None:
+    redis = connect(settings.BROKER_URL, max_connections=1)
+    try:
+        async with in_time(within_s):
+            await redis.ping()
+    finally:
+        await redis.aclose()

@@ -1,14 +1,15 @@
-"""Chooses the transport of delta streams; except `redis_servers.py`, all code knows only `DeltaStream`."""
+"""Chooses the transport of delta streams; all other code knows only `DeltaStream`."""
 
 from collections.abc import Callable
 
 from django.conf import settings
 from redis.asyncio import Redis
 
+from chatapi.delta_stream import DeltaStream
 from chatapi.redis_stream import RedisStream
 
 
-def stream_of(url: str, redis_of: Callable[[str], Redis]) -> RedisStream:
+def stream_of(url: str, redis_of: Callable[[str], Redis]) -> DeltaStream:
     """Return the delta streams of the server with this URL, one of `CHATAPI_STREAMS_URL`.
 
     `redis_of` returns the caller's Redis client of a URL, which may serve other purposes, too: the caller

@@ -14,11 +14,7 @@ from accounts.models.organizations import Project, Role, ServiceAccount, identif
 class KeyScope(models.TextChoices):
     """What a key can be restricted to; without scopes it may do everything."""
 
-    COMPLETIONS = (
-        "completions",
-        "completions – create completions (chat, text, Responses, Messages), tickets and embeddings, and "
-        "count tokens",
-    )
+    COMPLETIONS = "completions", "completions – send requests to models, create tickets, and count tokens"
     MODELS = "models", "models – list the models"
     GENERATIONS = (
         "generations",

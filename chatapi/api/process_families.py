@@ -8,12 +8,12 @@ from django.conf import settings
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from redis.exceptions import RedisError
 
-from accounts.redis_time_limit import in_time
-from accounts.redis_urls import shared_url
+from accounts.loop_clock import REPLY_TIMEOUT_S
+from accounts.redis_urls import shared_url, stream_urls
 from chatapi import process_metrics
 from chatapi.process_metrics import Counter, Histogram, Snapshot
-from chatapi.redis_client import connect, connect_from_thread
-from chatapi.redis_servers import stream_servers
+from chatapi.redis_client import connect_from_thread
+from chatapi.redis_servers import servers_away
 
 log = logging.getLogger(__name__)
 
@@ -44,38 +44,20 @@ def families() -> Iterator[Metric]:
 
 def _servers() -> Iterator[GaugeMetricFamily]:
     # A view runs in a thread without an event loop.
-    is_broker_up, streams = asyncio.run(_answering())
+    away = asyncio.run(servers_away(REPLY_TIMEOUT_S))
     yield GaugeMetricFamily(
-        "chatapi_broker_up", "1 if the server of CHATAPI_BROKER_URL answers.", is_broker_up
+        "chatapi_broker_up",
+        "1 if the server of CHATAPI_BROKER_URL answers.",
+        settings.BROKER_URL not in away,
     )
     family = GaugeMetricFamily(
         "chatapi_stream_server_up",
         "1 if the streams server answers, by its number in CHATAPI_STREAMS_URL.",
         labels=["server"],
     )
-    for number, is_answering in enumerate(streams):
-        family.add_metric([str(number)], is_answering)
+    for number, url in enumerate(stream_urls()):
+        family.add_metric([str(number)], url not in away)
     yield family
-
-
-async def _answering() -> tuple[bool, list[bool]]:
-    """Return whether the broker and each server of streams answer; all are asked at the same time."""
-    async with stream_servers() as servers:
-        broker, *streams = await asyncio.gather(
-            _is_broker_answering(), *(each.is_answering() for each in servers)
-        )
-    return broker, streams
-
-
-async def _is_broker_answering() -> bool:
-    redis = connect(settings.BROKER_URL, max_connections=1)
-    try:
-        async with in_time():
-            return bool(await redis.ping())
-    except RedisError:
-        return False
-    finally:
-        await redis.aclose()
 
 
 def _counter(counter: Counter, living: Mapping[str, Snapshot]) -> CounterMetricFamily:

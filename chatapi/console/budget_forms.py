@@ -11,7 +11,7 @@ from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.console.tenancy import Console
 from usage.budget_words import EACH_PERIOD
 from usage.models import BudgetLimit, Scope
-from usage.models.budget_keys import LimitKey
+from usage.models.budget_keys import LIMIT_PARTS, LimitKey
 from usage.pages.filters import is_id
 from usage.pages.forms import SOFT, USDField, check_is_new, check_some_limit
 
@@ -83,9 +83,9 @@ class BudgetForm(OwnerForm, ConstrainedForm):
 
     class Meta:
         model = BudgetLimit
-        fields = ["period", "limit_nanodollars", "soft_limit_nanodollars"]
+        fields = [*LIMIT_PARTS, "limit_nanodollars", "soft_limit_nanodollars"]
 
-    field_order = ["project", "each_end_user", "period", "limit_nanodollars", "soft_limit_nanodollars"]
+    field_order = ["project", "each_end_user", *LIMIT_PARTS, "limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
         """Set the owner; refuse one that has a limit of this period already."""
@@ -97,7 +97,7 @@ class BudgetForm(OwnerForm, ConstrainedForm):
         scope = Scope.PROJECT_END_USERS if data.get("each_end_user") else Scope.PROJECT
         self.instance.scope = Scope.API_KEY if self.key else scope
         self.instance.scope_id = owner.pk
-        check_is_new(LimitKey(self.instance.scope, owner.pk, data.get("period", "")))
+        check_is_new(LimitKey.of_owner(self.instance.scope, owner.pk, data))
         return data
 
 

@@ -2,10 +2,10 @@
 
 The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
 
-    web       keep, keep_again, cancel, cancel_all, connected_workers, state, delete
+    web       keep, keep_and_enqueue, keep_again, cancel, cancel_all, connected_workers, state, delete, ping
               presence, read_inbox, read_logs, tail, replay, last_seq, has_job, has_log
     worker    jobs, publish, cancellations, cancelled_among, signs_of_life
-    pages     cancel, connected_workers, is_answering
+    pages     cancel, connected_workers, ping
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
 
 This package does not depend on a transport. A transport is a class with these methods, which makes a
@@ -29,7 +29,7 @@ has the number `MAX_SEQ`, because clients may have deltas that the server has lo
 
 from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed, place_of
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
-from chatapi.delta_stream.interface import DeltaStream, Presence, Signs
+from chatapi.delta_stream.interface import DeltaStream, KeepAndEnqueue, Presence, Signs
 from chatapi.delta_stream.jobs import (
     CANCELLED,
     NOT_STARTED,
@@ -54,6 +54,7 @@ __all__ = [
     "Entry",
     "Frame",
     "Job",
+    "KeepAndEnqueue",
     "KeptRequest",
     "LogEntry",
     "Presence",

@@ -1,11 +1,14 @@
 """The interface of a transport of delta streams, for their readers and writers."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from chatapi.delta_stream.entries import Entry, Frame, Rest, Sealed
 from chatapi.delta_stream.jobs import Cancellation, Job, KeptRequest
+
+# Keeps requests, then executes the command of the queue that enqueues them.
+KeepAndEnqueue = Callable[[Sequence[KeptRequest], Sequence[bytes | str | float]], Awaitable[None]]
 
 
 class Signs(NamedTuple):
@@ -38,12 +41,19 @@ class DeltaStream(Protocol):
     Each method raises `StreamUnavailable` if it can't reach the server.
     """
 
-    async def is_answering(self) -> bool: ...
+    async def ping(self, within_s: float) -> None:
+        """Wait up to this time for the server to answer. Raises `StreamUnavailable` with the reason."""
 
     # ---- the request
 
     async def keep(self, requests: Sequence[KeptRequest]) -> None:
         """Keep the requests until their terminal deltas."""
+
+    def keep_and_enqueue(self, broker_url: str) -> KeepAndEnqueue | None:
+        """Return the function that keeps requests and enqueues them in one round trip; None if the queue at
+        this URL is on another server.
+        """
+        ...
 
     async def keep_again(self, request: KeptRequest) -> bool:
         """Keep the request if its job is missing; return whether it was missing."""

@@ -100,8 +100,6 @@ class ServedModelForm(ConstrainedForm):
         fields = ["id", "context_window", "max_output_tokens", "aliases", "deprecated_on", "owned_by"]
         fields += ["is_active"]
         help_texts = {
-            "kind": "Chat models answer chat, text completions, Responses and Messages. Models for "
-            "embeddings answer embeddings only. It can't be changed later.",
             "max_output_tokens": "Maximum and default for each answer.",
             "deprecated_on": "Empty: not deprecated. Answers announce the day in headers from now on. The "
             "model is served as long as it is active.",

@@ -16,6 +16,7 @@ from chatapi.delta_stream import (
     Entry,
     Frame,
     Job,
+    KeepAndEnqueue,
     KeptRequest,
     LogEntry,
     Rest,
@@ -62,7 +63,7 @@ class RedisStream:
         """
         self._redis = redis
         self._prefix = prefix
-        self.url = url
+        self._url = url
         self._ttl_ms = ttl_ms
         self._request_ttl_ms = queue_ttl_ms + RUN_TTL_MS
         # Separate connections: a read that waits must not delay a write.
@@ -76,12 +77,9 @@ class RedisStream:
     def key(self, kind: str, name: str) -> str:
         return f"{self._prefix}{kind}:{name}"
 
-    async def is_answering(self) -> bool:
-        try:
-            async with in_time():
-                return bool(await self._redis.ping())
-        except StreamUnavailable:
-            return False
+    async def ping(self, within_s: float) -> None:
+        async with in_time(within_s):
+            await self._redis.ping()
 
     # ---- the request
 
@@ -90,6 +88,9 @@ class RedisStream:
         keeping = [command for each in requests for command in self._commands_of(each)]
         with redis_errors():
             await self._keeping.calls([*keeping, *commands])
+
+    def keep_and_enqueue(self, broker_url: str) -> KeepAndEnqueue | None:
+        return self.keep if self._url == broker_url else None
 
     async def keep_again(self, request: KeptRequest) -> bool:
         keeping_job, *others = self._commands_of(request)
@@ -207,7 +208,7 @@ class RedisStream:
     def presence(
         self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
     ) -> RedisPresence:
-        return RedisPresence(self.url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
+        return RedisPresence(self._url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
 
     async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
         return await signs(self._redis, self._prefix, inboxes)

@@ -1,5 +1,6 @@
 """Checks what a process needs before it starts; each failure is one line with its remedy."""
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -14,7 +15,7 @@ from django.core import checks
 from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from accounts.redis_urls import all_urls, stream_urls
+from accounts.redis_urls import stream_urls
 from chatapi.checks import CHECK_TAG
 from chatapi.web.server.listening_socket import inherited, listen
 from chatapi.web.server.server_limits import ServerLimits
@@ -185,34 +186,22 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
 
 def check_redis() -> None:
     """Raise `CannotStart` unless every Redis answers; of several servers of streams, one suffices."""
-    errors = {url: error for url in all_urls() if (error := _redis_error(url)) is not None}
-    are_all_away = errors.keys() >= set(stream_urls())
-    for url, error in errors.items():
-        # A process that is started again while a server is away must serve the streams of the others.
-        if url == settings.BROKER_URL or are_all_away:
-            remedy = _NO_REDIS if settings.EMBEDDED_VALKEY else _REDIS_SETTINGS
-            raise CannotStart(f"Redis can't be reached ({error}): {remedy}") from error
-        log.warning("streams server %d can't be reached: %s", stream_urls().index(url), error)
-
-
-def _redis_error(url: str) -> Exception | None:
-    """Return why this Redis does not answer, or None; raises `CannotStart` for a URL that is wrong."""
     # Imported here, because `serve` with the embedded Valkey saves these 20 MB.
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    from chatapi.redis_client import UnreadableURL, connect_from_thread, url_errors  # noqa: PLC0415
+    from chatapi.redis_client import UnreadableURL, url_errors  # noqa: PLC0415
+    from chatapi.redis_servers import servers_away  # noqa: PLC0415
 
     try:
-        with (
-            url_errors(),
-            connect_from_thread(url, timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S) as redis,
-        ):
-            redis.ping()
+        with url_errors():
+            away = asyncio.run(servers_away(PATIENCE_S))
     except UnreadableURL:
         hint = (
             "user and password must be percent-encoded, port and database numbers, and parameters redis-py's"
         )
         raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
-    except RedisError as error:
-        return error
-    return None
+    are_all_away = away.keys() >= set(stream_urls())
+    for url, error in away.items():
+        # A process that is started again while a server is away must serve the streams of the others.
+        if url == settings.BROKER_URL or are_all_away:
+            remedy = _NO_REDIS if settings.EMBEDDED_VALKEY else _REDIS_SETTINGS
+            raise CannotStart(f"Redis can't be reached ({error}): {remedy}") from error
+        log.warning("streams server %d can't be reached: %s", stream_urls().index(url), error)

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch
-from chatapi.delta_stream import NOT_STARTED, ByServer, Job, KeptRequest, StreamUnavailable
+from chatapi.delta_stream import NOT_STARTED, ByServer, Job, KeepAndEnqueue, KeptRequest, StreamUnavailable
 from chatapi.end_log import log_end
-from chatapi.redis_servers import KeepAndEnqueue, RedisServers
+from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.cancellations import Cancellations, InBackground, retry_or_warn
 from usage.books import ledger, reports

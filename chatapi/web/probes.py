@@ -7,20 +7,17 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from django.conf import settings
 from django.db import connection
 
-from accounts.redis_urls import all_urls, stream_urls
+from accounts.redis_urls import stream_urls
 from chatapi import identity
 from chatapi.concurrency import CachedValue
-from chatapi.identity import MAX_STREAM_SERVERS
-from chatapi.redis_client import connect_from_thread
+from chatapi.redis_servers import servers_away
 
 # Status, content type, body.
 Answer = tuple[int, bytes, bytes]
@@ -31,7 +28,7 @@ MAX_AGE_S = 0.2
 
 ALLOWED = "GET, HEAD"
 # Checks that hang keep their threads, and later checks wait: this bounds the cost of probes.
-_threads = ThreadPoolExecutor(2 * (2 + MAX_STREAM_SERVERS), thread_name_prefix="readiness")
+_threads = ThreadPoolExecutor(32, thread_name_prefix="readiness")
 _draining = threading.Event()
 
 
@@ -85,20 +82,18 @@ async def _readiness() -> Answer:
 
 async def _ask_all() -> dict[str, bool | list[bool]]:
     """Return what answers; of several servers of streams one suffices: new generations avoid the others."""
-    questions: dict[str, Callable[[], Any]] = {"database": _ask_database}
-    questions |= {url: partial(_ask_redis, url) for url in all_urls()}
-    futures = {name: _threads.submit(question) for name, question in questions.items()}
-    await asyncio.to_thread(wait, futures.values(), CHECK_TIMEOUT_S)
-    for future in futures.values():
-        future.cancel()  # cancels only a check that has not begun
-    answers = {
-        name: future.done() and not future.cancelled() and future.exception() is None
-        for name, future in futures.items()
-    }
-    streams = [answers[url] for url in stream_urls()]
-    is_redis_there = answers[settings.BROKER_URL] and any(streams)
+    is_database_there, away = await asyncio.gather(_is_database_answering(), servers_away(CHECK_TIMEOUT_S))
+    streams = [url not in away for url in stream_urls()]
+    is_redis_there = settings.BROKER_URL not in away and any(streams)
     several: dict[str, bool | list[bool]] = {"stream_servers": streams} if len(streams) > 1 else {}
-    return {"database": answers["database"], "redis": is_redis_there, **several}
+    return {"database": is_database_there, "redis": is_redis_there, **several}
+
+
+async def _is_database_answering() -> bool:
+    asking = asyncio.get_running_loop().run_in_executor(_threads, _ask_database)
+    await asyncio.wait([asking], timeout=CHECK_TIMEOUT_S)
+    # Cancels only a check that has not ended; its thread goes on if it has begun.
+    return not asking.cancel() and asking.exception() is None
 
 
 _answering = CachedValue(_ask_all)
@@ -110,9 +105,3 @@ def _ask_database() -> None:
             cursor.execute("SELECT 1")
     finally:
         connection.close()
-
-
-def _ask_redis(url: str) -> None:
-    limits = {"timeout_s": CHECK_TIMEOUT_S, "connect_timeout_s": CHECK_TIMEOUT_S}
-    with connect_from_thread(url, **limits) as redis:
-        redis.ping()

@@ -27,6 +27,7 @@ from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.worker.processes import Valkey
 from usage.insights.budget_limit_list import limits_page
 from usage.models import Budget, BudgetLimit, Period, Scope, SpendAlert
+from usage.models.budget_keys import LimitKey
 from usage.notifications.spend_alerts import MAX_ALERTS
 from usage.pricing import from_usd
 
@@ -64,7 +65,7 @@ def test_a_project_gets_fifty_dollars_a_month(alice: Person) -> None:
 
 def test_a_budget_shows_what_is_spent_beside_its_limit_and_when_it_resets(alice: Person) -> None:
     row, request = limit(Scope.PROJECT, alice.project.pk), run(alice)
-    spent = Budget.objects.get(scope="project", period="month")
+    spent = Budget.rows(LimitKey(Scope.PROJECT, alice.project.pk, "month")).get()
     shown = text(client_of(alice.user).get(url(alice, "budgets")))
     first = spent.period_start
     following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)

@@ -629,6 +629,30 @@ async def test_a_request_is_kept_as_long_as_it_may_wait_and_run(
         assert await expires_in_ms(redis, stream, kind, generation_id.hex) > WEEK_MS + MAX_TIMEOUT_MS
 
 
+async def test_a_request_is_kept_and_enqueued_in_one_step_if_its_server_has_the_queue(
+    redis: Redis, stream: RedisStream, url: str
+) -> None:
+    assert stream.keep_and_enqueue("redis://elsewhere") is None
+    generation_id, queue = identity.new_id(), stream.key("queue", "")
+    keep_and_enqueue = stream.keep_and_enqueue(url)
+    assert keep_and_enqueue is not None
+    request = KeptRequest(generation_id, Job("web", b"{}"))
+    await keep_and_enqueue([request], ["RPUSH", queue, generation_id.hex])
+    assert await stream.has_job(generation_id)
+    assert await redis.lpop(queue) == generation_id.hex.encode()
+
+
+async def test_a_ping_waits_no_longer_than_it_may(valkey: Valkey, stream: DeltaStream) -> None:
+    await stream.ping(within_s=10)
+    with valkey.frozen():
+        async with asyncio.timeout(5):
+            with pytest.raises(StreamUnavailable):
+                await stream.ping(within_s=0.1)
+    valkey.stop()
+    with pytest.raises(StreamUnavailable):
+        await stream.ping(within_s=10)
+
+
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(
     redis: Redis, short_lived: RedisStream
 ) -> None:

@@ -1,4 +1,8 @@
-"""Every kind of models has its row in the tables of kinds, and a protocol that asks its models."""
+"""Every kind of models has its row in the tables of kinds, a protocol that asks its models, and is in the
+documents.
+"""
+
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,8 @@ from chatapi.wire.request_body import client_parameters
 from tests.admin_pages import client_of, text
 from tests.cast import Person
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.parametrize("kind", ModelKind)
 def test_each_kind_has_its_protocol_and_its_usage_route(kind: ModelKind) -> None:
@@ -19,6 +25,16 @@ def test_each_kind_has_its_protocol_and_its_usage_route(kind: ModelKind) -> None
     assert asking, "a protocol that asks it"
     assert {api.body for api in MODEL_KINDS[kind].apis} <= bodies, "the API's reference"
     assert not kind.has_own_usage_route or f"usage/{kind.value}" in REPORTS, "its usage route"
+
+
+@pytest.mark.parametrize("kind", ModelKind)
+def test_the_documents_name_each_kind(kind: ModelKind) -> None:
+    of_kinds = ["docs/catalog.md", "docs/catalog.example.toml", "docs/security.md"]
+    files = dict.fromkeys(of_kinds, kind.value)
+    if kind.has_own_usage_route:
+        files |= dict.fromkeys(["README.md", "docs/prices.md", "docs/provisioning.md"], f"usage/{kind.value}")
+    for file, name in files.items():
+        assert name in (ROOT / file).read_text(), file
 
 
 @pytest.mark.parametrize("kind", ModelKind)

@@ -17,6 +17,7 @@ from usage.books.credit import Note
 from usage.database.group_commit import GroupCommit
 from usage.errors import BudgetExceeded
 from usage.models import Budget, BudgetLimit, DailyEndUserUsage, Generation, LedgerEntry
+from usage.models.budget_keys import LimitKey
 from usage.pricing import FREE
 from usage.verification import verify
 
@@ -73,7 +74,7 @@ def test_of_100_first_requests_of_one_end_user_as_many_pass_as_fit(key: APIKey, 
     assert set(held.values_list("period", "pending_nanodollars")) == {
         (period, 7 * HELD) for period in ("day", "month", "ever")
     }
-    assert Budget.objects.get(scope="key", period="ever").pending_nanodollars == 7 * HELD
+    assert Budget.rows(LimitKey("key", key.pk, "ever")).get().pending_nanodollars == 7 * HELD
     assert verify().differences == []
 
 
@@ -134,7 +135,7 @@ def test_a_charge_and_its_correction_count_for_the_end_user(ask: Ask, ann: Ask) 
     entry = LedgerEntry.objects.filter(end_user_id=person.pk).earliest("id")
     with transaction.atomic():
         corrections.correct(entry.pk, -1_000, Note("a test", "tests"))
-    month = Budget.objects.get(scope="end_user", scope_id=person.pk, period="month")
+    month = Budget.rows(LimitKey("end_user", person.pk, "month")).get()
     assert (month.posted_nanodollars, month.pending_nanodollars) == (2 * CHARGED - 1_000, 0)
     counted = DailyEndUserUsage.objects.filter(end_user=person).values_list("model", "requests")
     assert set(counted) >= {("story", 1), ("large", 1)}

@@ -16,13 +16,14 @@ from django.db.models.signals import post_init
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.models import APIKey
 from chatapi.worker.reaper import housekeeping
 from tests.cast import Person, admit, run
 from usage import insights
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.rollups import closing
 from usage.verification import checks, invariants, issued_statements, ledger_checks, seals, sum_checks
 from usage.verification.invariants import Difference
@@ -35,7 +36,8 @@ LONG = timedelta(days=36_500)
 
 def set_budget(posted_nanodollars: int) -> None:
     """Set today's budget of alice's key, right or wrong."""
-    assert Budget.objects.filter(scope="key", period="day").update(posted_nanodollars=posted_nanodollars) == 1
+    key = LimitKey("key", APIKey.objects.get().pk, "day")
+    assert Budget.rows(key).update(posted_nanodollars=posted_nanodollars) == 1
 
 
 def record(*differences: Difference, hours: float | None = None, age: timedelta = timedelta()) -> None:
@@ -89,7 +91,7 @@ def test_verifyledger_of_a_part_says_of_which(alice: Person) -> None:
 
 def test_differences_stay_on_record_until_verifyledger_finds_none(alice: Person) -> None:
     run(alice)
-    posted = Budget.objects.get(scope="key", period="day").posted_nanodollars
+    posted = Budget.rows(LimitKey("key", alice.api_key.pk, "day")).get().posted_nanodollars
     set_budget(posted + 1)
     with pytest.raises(CommandError, match=r"^1 difference in"):
         call_command("verifyledger")

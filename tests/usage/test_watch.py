@@ -19,7 +19,7 @@ from usage.books.credit import Note
 from usage.books.outbox import SOFT_LIMIT
 from usage.database.clock import database_now
 from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.notifications import missed, watch
 from usage.pricing import FREE, Tokens
 
@@ -36,7 +36,7 @@ def look(now: datetime | None = None) -> list[str]:
 
 def test_an_old_release_settles_and_the_next_look_writes_the_events(alice: Person) -> None:
     run(alice)
-    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    spent = Budget.rows(LimitKey("key", alice.api_key.pk, "ever")).get().posted_nanodollars
     for period in ("ever", "month", "day"):
         limit("key", alice.api_key.pk, period, 2 * spent)
     limit("project", alice.project.pk, "ever", spent)
@@ -55,7 +55,7 @@ def test_a_period_that_is_over_has_no_late_events(alice: Person) -> None:
 
 def test_settlements_after_the_look_repeat_nothing(alice: Person) -> None:
     run(alice)
-    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    spent = Budget.rows(LimitKey("key", alice.api_key.pk, "ever")).get().posted_nanodollars
     BudgetLimit.objects.create(
         scope="key", scope_id=alice.api_key.pk, period="ever", soft_limit_nanodollars=spent * 2
     )
@@ -91,7 +91,7 @@ def test_a_soft_limit_that_is_changed_is_reached_as_it_is_now(alice: Person) -> 
     # The other way round: nothing is spent since there is a warning.
     changed.delete()
     Budget.objects.update(soft_limit_reached_at=None)
-    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    spent = Budget.rows(LimitKey("key", alice.api_key.pk, "ever")).get().posted_nanodollars
     limit("key", alice.api_key.pk, "ever", DOLLAR)
     BudgetLimit.objects.update(soft_limit_nanodollars=spent)
     assert "budget.reached warning" in look()
@@ -102,7 +102,7 @@ def test_what_a_budget_reached_is_found_together_beside_other_days(alice: Person
     Organization.objects.create(name="Last", time_zone="Pacific/Pago_Pago")
     run(alice)
     now, key_id = database_now(), alice.api_key.pk
-    today = Budget.objects.get(scope="key", scope_id=key_id, period="day")
+    today = Budget.rows(LimitKey("key", key_id, "day")).get()
     today.soft_limit_reached_at = now
     today.save()
     for days in (-1, 1):

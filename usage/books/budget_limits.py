@@ -7,7 +7,7 @@ sets for each end user, or the one that its organization sets.
 from collections.abc import Iterable
 
 from usage.models import Scope
-from usage.models.budget_keys import LimitKey
+from usage.models.budget_keys import LIMIT_PARTS, LimitKey
 
 
 def _equal(limit: str, columns: Iterable[str], budget: str = "b") -> str:
@@ -19,10 +19,9 @@ IS_OWN = _equal("l", LimitKey._fields)
 # Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
 _OWN = f"FROM usage_budgetlimit AS l WHERE {IS_OWN}"
 _END_USER = Scope.END_USER.value  # each look at an enumeration's value is two calls
-_KIND = [name for name in LimitKey._fields if name not in ("scope", "scope_id")]
 _NEAREST = f"""FROM (
         SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
-        WHERE {_equal("n", _KIND)} AND (n.scope = b.scope AND n.scope_id = b.scope_id
+        WHERE {_equal("n", LIMIT_PARTS)} AND (n.scope = b.scope AND n.scope_id = b.scope_id
             OR b.scope = 'end_user' AND n.scope = 'project_user' AND n.scope_id = (
                 SELECT u.project_id FROM accounts_enduser AS u WHERE u.id = b.scope_id)
             OR b.scope = 'end_user' AND n.scope = 'org_user' AND n.scope_id = (

@@ -9,7 +9,7 @@ from uuid import uuid4
 from usage.books.budgets import Posted
 from usage.database.sql import insert
 from usage.models import Event, EventKind
-from usage.models.budget_keys import EVER, BudgetKey, LimitKey
+from usage.models.budget_keys import BUDGET_PARTS, EVER, BudgetKey, LimitKey
 from usage.models.budgets import owner_of
 from usage.pricing import to_usd
 
@@ -81,16 +81,15 @@ def budget_events(
 ) -> list[NewEvent]:
     """Return the events of thresholds that a budget has reached at once; none if its owner is gone."""
     key = BudgetKey.parse(budget_id)
-    scope, scope_id, period, period_start = key
-    owner = owner_of(scope, scope_id)
+    owner = owner_of(key.scope, key.scope_id)
     if owner is None:
         return []
-    start = "" if period_start == EVER else str(period_start)
+    start = "" if key.period_start == EVER else str(key.period_start)
     data = {
-        "scope": scope,
-        "scope_id": str(scope_id),
+        "scope": key.scope,
+        "scope_id": str(key.scope_id),
         "name": owner.name,
-        "period": period,
+        **{name: getattr(key, name) for name in BUDGET_PARTS},
         "period_start": start or None,
         "limit_usd": to_usd(abs(signed_limit_nanodollars)),
         "is_soft": signed_limit_nanodollars < 0,
@@ -102,7 +101,7 @@ def budget_events(
             EventKind.BUDGET,
             owner.organization_id,
             str(LimitKey.of(key)),
-            start or period,
+            start or key.period,
             threshold,
             data | {"threshold": threshold},
         )

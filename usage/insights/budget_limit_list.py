@@ -86,15 +86,17 @@ def with_subject(rows: "QuerySet[Rows]") -> "QuerySet[Rows]":
 
 def filters_of(key: BudgetKey) -> Filters | None:
     """Return the filters of the requests in a budget; None for a limit of each end user."""
-    match key.scope:
+    # All of the key is unpacked: another part must be a filter, too.
+    scope, scope_id, _, _ = key
+    match scope:
         case Scope.ORGANIZATION:
-            return Filters(organization_id=key.scope_id)
+            return Filters(organization_id=scope_id)
         case Scope.PROJECT:
-            return Filters(project_id=key.scope_id)
+            return Filters(project_id=scope_id)
         case Scope.API_KEY:
-            return Filters(api_key_id=key.scope_id)
+            return Filters(api_key_id=scope_id)
         case Scope.END_USER:
-            person = EndUser.objects.get(pk=key.scope_id)
+            person = EndUser.objects.get(pk=scope_id)
             return Filters(project_id=person.project_id, end_user=person.name)
     return None
 
@@ -144,10 +146,7 @@ def uses(
     """Return the limits with the amounts of their current budgets; without a time zone, rows have theirs."""
     now, shown = now or database_now(), list(limits)
     zones: list[str] = [time_zone or limit.time_zone for limit in shown]  # type: ignore[attr-defined]
-    keys = [
-        BudgetKey(*limit.key, Period(limit.period).start(local_day(now, zone)))
-        for limit, zone in zip(shown, zones, strict=True)
-    ]
+    keys = [limit.key.budget(local_day(now, zone)) for limit, zone in zip(shown, zones, strict=True)]
     # A budget has a row from its first request on; without a row it is at zero.
     known = Budget.objects.in_bulk([str(key) for key in keys])
     nothing = Budget()

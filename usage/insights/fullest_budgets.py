@@ -93,8 +93,8 @@ def _fullest(organizations: Collection[int] | None) -> list[tuple[BudgetUse, dat
     )
     found = []
     for row in rows:
-        amounts, time_zone, names, (scope, scope_id, period, start) = row[:4], row[4], row[5:8], row[9:]
-        key = BudgetKey(scope, scope_id, period, to_date(start))
+        amounts, time_zone, names, key = row[:4], row[4], row[5:8], BudgetKey(*row[9:])
+        key = key._replace(period_start=to_date(key.period_start))
         use = BudgetUse(key, " / ".join(filter(None, names)), time_zone, *amounts)
         found.append((use, to_datetime(row[8]).replace(tzinfo=UTC)))
     return found

@@ -5,11 +5,12 @@ for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budge
 of `budget_ids`.
 """
 
+from collections.abc import Mapping
 from datetime import date, timedelta
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from django.db import models
 
@@ -78,6 +79,15 @@ class LimitKey(NamedTuple):
         """Return the key of a limit, or of the own limit of a budget or of its key."""
         return cls._make(_limit_columns(row))
 
+    @classmethod
+    def of_owner(cls, scope: str, scope_id: int, parts: Mapping[str, Any]) -> Self:
+        """Return the key of the owner's limit with these `LIMIT_PARTS`, as a form or an event has them."""
+        return cls(scope, scope_id, **{name: parts.get(name, "") for name in LIMIT_PARTS})
+
+    def budget(self, day: date) -> "BudgetKey":
+        """Return the key of the budget that it limits on that day."""
+        return BudgetKey(**self._asdict(), period_start=Period(self.period).start(day))
+
 
 class BudgetKey(NamedTuple):
     """What identifies a budget: whose money, and which period. Its text is the row's id."""
@@ -112,6 +122,8 @@ class BudgetKey(NamedTuple):
         return cls(scope, int(scope_id), period, date.fromisoformat(start))
 
 
+# The parts of the keys beside the owner. Forms, lists and events have a field for each.
+LIMIT_PARTS, BUDGET_PARTS = LimitKey._fields[2:], BudgetKey._fields[2:]
 # In a subquery: the limit, or the budgets of the limit, of each row of the outer query.
 OUTER_LIMIT = LimitKey._make(map(models.OuterRef, LimitKey._fields))
 _limit_columns = attrgetter(*LimitKey._fields)

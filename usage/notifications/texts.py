@@ -11,7 +11,7 @@ from usage.books.outbox import SOFT_LIMIT
 from usage.budget_words import words
 from usage.formatting import money
 from usage.models import Event, EventKind, Period
-from usage.models.budget_keys import EVER, BudgetKey
+from usage.models.budget_keys import EVER, BudgetKey, LimitKey
 from usage.pricing import NANODOLLARS
 
 Data = Mapping[str, Any]
@@ -56,7 +56,7 @@ MEANINGS: Mapping[str, str] = {
 def _budget(data: Data) -> str:
     amounts = f"{_amount(data['spent_usd'])} of {_amount(data['limit_usd'])}"
     start = date.fromisoformat(data["period_start"] or str(EVER))
-    key = BudgetKey(data["scope"], int(data["scope_id"]), data["period"], start)
+    key = LimitKey.of_owner(data["scope"], int(data["scope_id"]), data).budget(start)
     spent = f"{data['name']} has spent {amounts} {words(key).dates}"
     if data["threshold"] == SOFT_LIMIT:
         return f"{spent}, and has reached its warning."

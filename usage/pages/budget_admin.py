@@ -22,7 +22,7 @@ from usage.errors import NotBooked
 from usage.formatting import moment
 from usage.insights.budget_limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
-from usage.models.budget_keys import OUTER_LIMIT
+from usage.models.budget_keys import BUDGET_PARTS, LIMIT_PARTS, OUTER_LIMIT
 from usage.pages import exports
 from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
@@ -66,7 +66,7 @@ class BudgetLimitAdmin(TenantAdmin, ListAdmin):
     """Limits and soft limits of spending; without a row here there is no limit."""
 
     nothing_yet = "No budget limits."
-    list_display = ["subject", "kind", "period", "limit", "soft_limit"]
+    list_display = ["subject", "kind", *LIMIT_PARTS, "limit", "soft_limit"]
     number_columns = ("limit", "soft_limit")
     list_display_links = ["subject"]
     subject, kind = _owner_column("Applies to"), _kind
@@ -74,8 +74,8 @@ class BudgetLimitAdmin(TenantAdmin, ListAdmin):
     soft_limit = amounts(
         "Soft limit", attrgetter("soft_limit_nanodollars"), "soft_limit_nanodollars", "none"
     )[0]
-    list_filter = [("scope", ScopeFilter), "period"]
-    ordering = ["scope", "scope_id", "period"]
+    list_filter = [("scope", ScopeFilter), *LIMIT_PARTS]
+    ordering = ["scope", "scope_id", *LIMIT_PARTS]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
         return with_subject(super().get_queryset(request))
@@ -91,17 +91,17 @@ class BudgetLimitAdmin(TenantAdmin, ListAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         if obj is not None:
-            fields = ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]
+            fields = ["subject", "kind", *LIMIT_PARTS, "limit_nanodollars", "soft_limit_nanodollars"]
             return [(None, {"fields": fields})]
         owners = self.shown_to(request, ["organization", "project", "api_key"])
         return [
             ("Who (choose one)", {"fields": owners}),
             ("End users", {"fields": ["each_end_user", "end_user"], "description": END_USERS}),
-            ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
+            ("Limit", {"fields": [*LIMIT_PARTS, "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return ["subject", "kind", "period"] if obj else []
+        return ["subject", "kind", *LIMIT_PARTS] if obj else []
 
     def response_post_save_add(self, request: HttpRequest, obj: BudgetLimit) -> HttpResponse:
         """Show the limit beside what is spent of it."""
@@ -124,15 +124,15 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     list_before_template = "usage/budgets_before.html"
     export_name = "budgets"
     export_columns = (
-        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd",
+        "subject", "scope", "scope_id", *BUDGET_PARTS, "posted_nanodollars", "posted_usd",
         "pending_nanodollars", "pending_usd", "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
     list_display = [
-        "subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached",
+        "subject", "kind", *BUDGET_PARTS, "posted", "pending", "limit", "soft_limit_reached",
     ]  # fmt: skip
     number_columns = ("posted", "pending", "limit")
     list_filter = [
-        ("scope", BudgetScopeFilter), "period", "period_start", ("soft_limit_reached_at", IsSetFilter),
+        ("scope", BudgetScopeFilter), *BUDGET_PARTS, ("soft_limit_reached_at", IsSetFilter),
     ]  # fmt: skip
     subject, kind = _owner_column("Budget of"), _kind
     ordering = ["-period_start", "scope", "scope_id"]
@@ -144,7 +144,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
         "subject", "kind", "exact_posted", "exact_pending", "exact_limit", "soft_limit_reached",
     ]  # fmt: skip
     fields = [
-        "subject", "kind", "period", "period_start", "exact_posted", "exact_pending", "exact_limit",
+        "subject", "kind", *BUDGET_PARTS, "exact_posted", "exact_pending", "exact_limit",
         "soft_limit_reached",
     ]  # fmt: skip
 
@@ -157,11 +157,12 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
         """Return the budget with its limit, its amounts exact and in US dollars."""
         amounts = {name: getattr(row, f"{name}_nanodollars") for name in ("posted", "pending", "limit")}
         return {
-            **{name: getattr(row, name) for name in ("scope", "scope_id", "period", "soft_limit_reached_at")},
+            **row.key._asdict(),
             **{f"{name}_nanodollars": amount for name, amount in amounts.items()},
             **{f"{name}_usd": exports.usd(amount) for name, amount in amounts.items()},
             "subject": self.subject(row),
             "period_start": row.period_start.isoformat(),
+            "soft_limit_reached_at": row.soft_limit_reached_at,
         }
 
     @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")

@@ -86,8 +86,6 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
     (use,) = uses([limit], organization.time_zone)
     over = period_of(use, organization)
     listed = requests_of(use, over)
-    owner = {use.limit.scope: use.limit.scope_id}
-    is_one = use.limit.scope in (Scope.ORGANIZATION, Scope.PROJECT, Scope.API_KEY)
     period = {"start": use.key.period_start, "time_zone": use.time_zone} if use.key.resets_on else {}
     line = Line.of(use)
     context = {
@@ -96,7 +94,9 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
         "organization": organization,
         "tables": [(f"By {group}", lines) for group, lines in spent_by(use, organization, _requests_url)],
         "requests_url": _requests_url(listed) if listed is not None else "",
-        "overview_url": page_url("index", {**owner, **period, "group": "key"}) if is_one else "",
+        "overview_url": page_url("index", {**listed, **period, "group": "key"})
+        if listed is not None and use.limit.scope != Scope.END_USER
+        else "",
         "change_url": reverse("admin:usage_budgetlimit_change", args=[limit_id])
         if access.may(request.user, "usage.change_budgetlimit", limit)
         else "",

@@ -13,7 +13,7 @@ from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import RowSelect, check_year
 from usage import pricing
 from usage.models import BudgetLimit, Discount, Generation, Scope
-from usage.models.budget_keys import LimitKey
+from usage.models.budget_keys import LIMIT_PARTS, LimitKey
 
 SOFT = "Only a warning: requests still pass."
 END_USERS = (
@@ -140,8 +140,8 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     class Meta:
         model = BudgetLimit
         fields = [
-            "organization", "project", "api_key", "each_end_user", "end_user", "period", "limit_nanodollars",
-            "soft_limit_nanodollars",
+            "organization", "project", "api_key", "each_end_user", "end_user", *LIMIT_PARTS,
+            "limit_nanodollars", "soft_limit_nanodollars",
         ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             raise ValidationError("Choose one: an organization, a project or an API key.")
         scope, scope_id = self._of_end_users(*chosen[0])
         self.instance.scope, self.instance.scope_id = scope, scope_id
-        check_is_new(LimitKey(scope, scope_id, data.get("period", "")))
+        check_is_new(LimitKey.of_owner(scope, scope_id, data))
         return data
 
     def _of_end_users(self, scope: Scope, scope_id: int) -> tuple[Scope, int]:

@@ -25,6 +25,7 @@ from usage.models import (
     State,
     UsageSource,
 )
+from usage.models.budget_keys import BudgetOwners
 from usage.pricing import TOKEN_COLUMNS, Tokens
 from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
@@ -209,12 +210,11 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
-        .annotate(end_user=Coalesce("end_user_id", 0))
         .exclude(
+            *_SAME_OR_NULL,
             # A generation's kinds of tokens are NULL if the upstream did not report them; the ledger has
             # zeros.
             **{name: Coalesce(f"generation__{name}", 0) for name in TOKEN_COLUMNS},
-            end_user=Coalesce("generation__end_user_id", 0),
             outcome=F("generation__outcome"),
             created_at=F("generation__settled_at"),
             **{name: F(f"generation__{name}") for name in _OWNED},
@@ -231,12 +231,17 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         yield Difference("I11 sent = charged", str(row), expected, charged)
 
 
-# Columns in which a charge equals its generation.
+# Columns in which a charge equals its generation; other owners of budgets may be null in both.
 _OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
+_MAY_BE_NULL = [name for name in BudgetOwners._fields if name not in _OWNED]
+_SAME_OR_NULL = [
+    Q(**{name: F(f"generation__{name}")}) | Q(**{name: None, f"generation__{name}": None})
+    for name in _MAY_BE_NULL
+]
 
 
 def _owned(row: Generation | LedgerEntry) -> str:
-    return " ".join(str(getattr(row, name)) for name in (*_OWNED, "end_user_id"))
+    return " ".join(str(getattr(row, name)) for name in (*_OWNED, *_MAY_BE_NULL))
 
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))

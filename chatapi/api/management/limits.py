@@ -24,7 +24,7 @@ from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.models.budget_keys import BudgetKey, LimitKey
+from usage.models.budget_keys import LimitKey
 
 # Our columns by the members of the API's object.
 _NUMBERS = {number.api_member: column for column, number in RateLimit.NUMBERS.items()}
@@ -210,9 +210,7 @@ def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
 def _limit_members(row: BudgetLimit, owner: Organization) -> dict[str, Any]:
     """Return the limit in whole cents, rounded down, and whether it is reached in this month."""
     most = row.limit_nanodollars or 0
-    day = local_day(database_now(), owner.time_zone)
-    key = BudgetKey.at(Scope(row.scope), row.scope_id, Period.MONTH, day)
-    budget = Budget.rows(key).first()
+    budget = Budget.rows(row.key.budget(local_day(database_now(), owner.time_zone))).first()
     used = budget.posted_nanodollars + budget.pending_nanodollars if budget else 0
     return {
         "threshold_amount": most // NANODOLLARS_PER_CENT,

@@ -27,8 +27,13 @@ PROTOCOLS: dict[str, Protocol] = {
         *(RESPONSES, COUNT_INPUT, MESSAGES, COUNT_TOKENS),
     )
 }
-for _operation in chain.from_iterable(protocol.operations for protocol in PROTOCOLS.values()):
-    request_body.check_body(_operation.request)
+for _protocol in PROTOCOLS.values():
+    for _operation in _protocol.operations:
+        request_body.check_body(_operation.request)
+        _segment = _operation.path.split("/")[2]  # by which `protocol_of` finds the protocol
+        assert _protocol.name.split(".")[0] == _segment, (
+            f"{_protocol.name!r} does not begin with {_segment!r}"
+        )
 _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialects if name}
 # The first segment after `/v1/`, which clients may have left out; a proxy's prefix may come before it.
 _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")

@@ -164,8 +164,8 @@ class Protocol:
     """A family of clients: the requests that they send, and the dialects of their answers."""
 
     name: str
-    """The `endpoint` of a generation's row. If the protocol has its own envelope, the part before the first
-    dot is also the first segment of its paths after `/v1/`.
+    """The `endpoint` of a generation's row. The part before the first dot is the first segment of its paths
+    after `/v1/`.
     """
     parse: Parser
     dialects: Mapping[str, Dialect]

@@ -3,7 +3,7 @@
 Items without a `type` are messages, or references. Other members of an item are dropped.
 """
 
-from typing import Annotated, ClassVar, Final, Literal, assert_never, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, assert_never, get_args
 
 import msgspec
 from msgspec import Meta
@@ -58,6 +58,8 @@ class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", k
 
     id_prefix: ClassVar[str]
     """The prefix of the ids that this service gives to items of this type."""
+    sdk_members: ClassVar[dict[str, Any]]
+    """The members by which SDKs recognize it and that requests may leave out, with their defaults."""
     id: Id | None = None
 
 
@@ -65,6 +67,7 @@ class MessageItem(_Item, frozen=True, tag="message", kw_only=True):
     """A message."""
 
     id_prefix: ClassVar = "msg"
+    sdk_members: ClassVar = {}
     role: Literal["user", "assistant", "system", "developer"]
     content: str | MessageParts
 
@@ -73,6 +76,7 @@ class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
     """A call of a function that the model made."""
 
     id_prefix: ClassVar = "fc"
+    sdk_members: ClassVar = {}
     call_id: Id
     name: CalledName
     arguments: str
@@ -89,6 +93,7 @@ class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only
     """The result of a function call."""
 
     id_prefix: ClassVar = "fco"
+    sdk_members: ClassVar = {}
     call_id: Id
     output: str | InputParts
 
@@ -97,6 +102,7 @@ class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
     """A call of a custom tool that the model made."""
 
     id_prefix: ClassVar = "ctc"
+    sdk_members: ClassVar = {}
     call_id: Id
     name: CalledName
     input: str
@@ -113,6 +119,7 @@ class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw
     """The result of a custom tool call."""
 
     id_prefix: ClassVar = "ctco"
+    sdk_members: ClassVar = {}
     call_id: Id
     output: str | InputParts
 
@@ -121,6 +128,7 @@ class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
     """Reasoning of the model. `encrypted_content` is dropped, because it can't be read here."""
 
     id_prefix: ClassVar = "rs"
+    sdk_members: ClassVar = {"summary": []}
     summary: Annotated[list[SummaryText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
     content: Annotated[list[ReasoningText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
 

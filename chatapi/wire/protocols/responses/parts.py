@@ -1,6 +1,6 @@
 """The parts of messages, of tool outputs, and of reasoning. Other members of a part are dropped."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,25 +13,35 @@ class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The base of objects whose `type` says which one it is."""
 
 
-class InputText(Tagged, frozen=True, tag="input_text"):
+class _Part(Tagged, frozen=True):
+    """The base of the parts of messages and outputs."""
+
+    sdk_members: ClassVar[dict[str, Any]]
+    """The members by which SDKs recognize it and that requests may leave out, with their defaults."""
+
+
+class InputText(_Part, frozen=True, tag="input_text"):
     """A piece of text."""
 
+    sdk_members: ClassVar = {}
     text: str
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
-class InputImage(Tagged, frozen=True, tag="input_image"):
+class InputImage(_Part, frozen=True, tag="input_image"):
     """A picture: a `data:` URL, or the URL of a remote one."""
 
+    sdk_members: ClassVar = {"detail": "auto"}
     image_url: str | None = None
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
-class InputFile(Tagged, frozen=True, tag="input_file"):
+class InputFile(_Part, frozen=True, tag="input_file"):
     """A file in base64."""
 
+    sdk_members: ClassVar = {}
     file_data: str | None = None
     filename: Id | None = None
     file_id: str | None = None
@@ -39,15 +49,17 @@ class InputFile(Tagged, frozen=True, tag="input_file"):
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
-class OutputText(Tagged, frozen=True, tag="output_text"):
+class OutputText(_Part, frozen=True, tag="output_text"):
     """A piece of an earlier answer."""
 
+    sdk_members: ClassVar = {"annotations": [], "logprobs": []}
     text: str
 
 
-class OutputRefusal(Tagged, frozen=True, tag="refusal"):
+class OutputRefusal(_Part, frozen=True, tag="refusal"):
     """A piece of an earlier refusal."""
 
+    sdk_members: ClassVar = {}
     refusal: str
 
 

@@ -40,17 +40,10 @@ _MAX_PAGE_ITEMS: Final = 100
 Query = Callable[[str], str | None]
 
 _to_json = msgspec.json.Encoder().encode
-# Members of items and parts that a request may leave out, and by which SDKs recognize the type.
+# By the type of an item or a part.
 _REQUIRED: Final[dict[str, dict[str, Any]]] = {
-    "output_text": {"annotations": [], "logprobs": []},
-    "input_image": {"detail": "auto"},
-    "reasoning": {"summary": []},
-    **{type_: {} for type_ in ("message", "input_text", "input_file", "refusal")},
-    **{type_: {} for type_ in ("function_call", "function_call_output")},
-    **{type_: {} for type_ in ("custom_tool_call", "custom_tool_call_output")},
+    each.__struct_config__.tag: each.sdk_members for each in (*get_args(WholeItem), *get_args(MessagePart))
 }
-_TYPES: Final = {each.__struct_config__.tag for each in (*get_args(WholeItem), *get_args(MessagePart))}
-assert _REQUIRED.keys() == _TYPES, "what SDKs need of an item or a part is not known"
 
 
 class State(msgspec.Struct, frozen=True):
