@@ -286,6 +286,14 @@ def test_an_admin_key_makes_none_with_more_rights(alice: Person, bob: Person) ->
     )
 
 
+def test_a_key_for_some_models_makes_none_for_others(boss: Person, research: str) -> None:
+    APIKey.objects.filter(pk=boss.api_key.pk).update(allowed_models=["small"])
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "bot"})
+    second = said(boss, "POST", f"{research}/service_accounts/{account['id']}/api_keys", {})
+    made = APIKey.objects.filter(pk__in=[account["api_key"]["id"], second["id"]])
+    assert [row.allowed_models for row in made] == [["small"], ["small"]]
+
+
 def test_an_expired_key_stays_expired(boss: Person, bob: Person, research: str) -> None:
     APIKey.objects.filter(pk=bob.api_key.pk).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
     path = f"{research}/api_keys/{bob.api_key.pk}"

@@ -82,6 +82,13 @@ def test_only_charges_are_corrected(ask: Ask) -> None:
             corrections.correct(entry_id, 1, Note("why", "alice"))
 
 
+def test_a_request_of_a_test_key_stays_free(ask: Ask) -> None:
+    entry = charge(ask(price=FREE, is_test=True))
+    with pytest.raises(NotBooked, match="test key"):
+        corrections.correct(entry.pk, 1, Note("why", "alice"))
+    assert not LedgerEntry.objects.filter(kind="correction").exists()
+
+
 def test_room_that_a_correction_gives_back_can_be_spent_again(key: APIKey, ask: Ask) -> None:
     limit("key", key.pk, "ever", 60_000)
     entry = charge(ask())

@@ -22,13 +22,14 @@ from tests.usage.billing_months import (
     close_all,
     keys_of,
     live,
+    set_clock,
     set_prices,
     use,
 )  # fmt: skip
 from tests.usage.test_statements import FEBRUARY, JANUARY, MARCH, made_of
 from usage import pricing
 from usage.books import prices
-from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, Price
+from usage.models import CHARGED, Discount, Generation, Kind, LedgerEntry, Outcome, Price
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
 from usage.verification import verify
@@ -170,6 +171,25 @@ def test_each_line_and_each_credit_note_has_what_its_label_says(owners: list[lis
     assert {("project 0", "small"), ("project 1", "small"), ("project 2", "own")} <= models
     assert reasons == {"correction", "rerating"}
     assert verify().differences == []
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_a_discount_of_everything_is_none_of_test_requests(
+    db: None, monkeypatch: pytest.MonkeyPatch, is_free: bool
+) -> None:
+    """Both are charged nothing: a test request because it is one, a live one by the discount."""
+    set_clock(monkeypatch)
+    key, long_ago = keys_of("Acme")[0], START - timedelta(days=9)
+    prices.change("plain", pricing.Price(10**9, 10**9, 10**9), long_ago)
+    owner = key.project.organization
+    Discount.objects.create(organization=owner, effective_from=long_ago, basis_points=10_000)
+    use(random.Random(1), key, START, is_free=is_free, completion=10, model="plain")
+    close_all()
+    made = made_of(key, JANUARY)
+    assert {line.price_per_mtok_usd for line in made.lines} == {"0"}
+    assert {line.list_price_per_mtok_usd for line in made.lines} == {"0" if is_free else "1"}
+    assert made.totals.discount == made.totals.list_amount
+    assert bool(made.totals.list_amount.nanodollars) == (not is_free)
 
 
 CreditNotes = dict[tuple[str, str, str, str], tuple[int, int]]

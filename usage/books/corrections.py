@@ -39,8 +39,8 @@ class Correction:
 def correct(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     """Correct a charge or overage by an amount, once if the note has a reference.
 
-    Raises `NotBooked` if there is no such charge, its generation was dropped, the reason is missing, the
-    generation's charges would fall below zero, or the reference belongs to another booking.
+    Raises `NotBooked` if there is no such charge, its generation was dropped or is a test key's, the reason
+    is missing, the generation's charges would fall below zero, or the reference belongs to another booking.
     """
     if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction needs an amount other than zero, and a reason.")
@@ -53,11 +53,14 @@ def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking
     if entry is None or entry.generation_id is None:
         raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
     # Locked, because two corrections at once might each take all that is left.
-    if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
+    row = Generation.objects.select_for_update().filter(pk=entry.generation_id).first()
+    if row is None:
         raise NotBooked(
             "The request of this charge has been exported and dropped, so the charge can't be corrected. "
             "Grant credit instead."
         )
+    if row.is_test:
+        raise NotBooked("This is a request of a test key, which costs nothing.")
     known = earlier_booking(note, corrects_id=entry_id, amount_nanodollars=amount_nanodollars)
     if known is not None:
         return known

@@ -154,7 +154,7 @@ class _Entry(NamedTuple):
     corrects__created_at: datetime | None
 
 
-_REQUEST = ("admitted_at", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
+_REQUEST = ("admitted_at", "is_test", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
 
 
 def rows_of(entries: QuerySet[LedgerEntry]) -> "QuerySet[LedgerEntry, tuple[Any, ...]]":
@@ -168,14 +168,16 @@ def items_of(rows: Iterable[tuple[Any, ...]], history: History) -> Days:
     for row in rows:
         entry = _Entry._make(row[: len(_Entry._fields)])
         items = days.setdefault(entry.created_at.date(), {})
-        admitted_at, is_waived, *numbers = row[len(_Entry._fields) :]
+        admitted_at, is_test, is_waived, *numbers = row[len(_Entry._fields) :]
         if entry.kind not in CHARGED or admitted_at is None:
             add(items, [_item_without_request(entry)])
         # The amount of a request is on its charge's lines; an overage is a part of it.
         elif entry.kind == Kind.CHARGE:
             tokens = Tokens(*numbers[: len(TOKEN_COLUMNS)])
             price = FREE if is_waived else Price(*numbers[len(TOKEN_COLUMNS) :])
-            listed = FREE if is_waived else _list_price(history, entry, admitted_at, price)
+            # A test is free because it is one, also if the organization's discount is of everything.
+            is_free = is_test or is_waived
+            listed = price if is_free else _list_price(history, entry, admitted_at, price)
             add(items, _lines(entry, tokens, price, listed))
     return days
 

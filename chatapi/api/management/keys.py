@@ -121,7 +121,7 @@ class ServiceAccounts(ManagementRoute):
         key = None
         if not sent.create_service_account_only:
             row = APIKey(project=project, service_account=account, name=sent.name)
-            key = _issue(row, sent.expires_in_seconds)
+            key = _issue(request, row, sent.expires_in_seconds)
         return respond(objects.NewServiceAccount(**_account_members(account), api_key=key))
 
 
@@ -186,7 +186,7 @@ class ServiceAccountKeys(ManagementRoute):
         refuse_more(_unexpired(account.api_keys.filter(revoked_at=None)), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
         row = APIKey(project=account.project, service_account=account, name=sent.name, scopes=scopes)
-        return respond(_issue(row, sent.expires_in_seconds))
+        return respond(_issue(request, row, sent.expires_in_seconds))
 
 
 class AdminKeys(ManagementRoute):
@@ -280,7 +280,9 @@ def _find_account(
     return find(caller_of(request), rows, service_account_id, "service account")
 
 
-def _issue(row: APIKey, expires_in_seconds: int | None) -> objects.NewKey:
+def _issue(request: Request, row: APIKey, expires_in_seconds: int | None) -> objects.NewKey:
+    """Save the key, which may use no other models than the calling one, and return it with its secret."""
+    row.allowed_models = sorted(caller_of(request).allowed_models)
     row.expires_at = expiry(expires_in_seconds)
     secret = keys.issue(row)
     return objects.NewKey(
