@@ -1,4 +1,4 @@
-"""`GET /openapi.json` when many ask for it before it was made."""
+"""`GET /openapi.json`: what is in it, and when many ask for it before it was made."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from chatapi.api import openapi
+from chatapi.api import openapi, openapi_routes
+from chatapi.urls import client_routes
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat import STYLES
 from tests.protocols.small import VECTORS
@@ -80,3 +81,11 @@ def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
     assert all(
         f"`{dialect}` `{style.chunk_object}`" in name["description"] for dialect, style in STYLES.items()
     )
+
+
+def test_each_reference_beside_a_view_is_in_the_document() -> None:
+    views = [route.callback.view_class for route in client_routes if hasattr(route.callback, "view_class")]
+    references = [view.reference for view in views if hasattr(view, "reference")]
+    assert len(references) > 5
+    paths = openapi_routes.paths()
+    assert [each.path for each in references if each.method not in paths.get(each.path, {})] == []

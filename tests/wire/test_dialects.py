@@ -55,6 +55,7 @@ def test_a_dialects_name_fits_into_its_columns(model: type[Model], column: str) 
 def test_the_documents_tables_name_a_dialect(dialect: str) -> None:
     assert f"/{dialect}/v1` | `{dialect}` |" in (ROOT / "docs/chat.md").read_text()
     assert f"\n| `{dialect}` | " in (ROOT / "docs/errors.md").read_text()
+    assert f"\n| `http://…/{dialect}/v1` | `{dialect}`" in (ROOT / "README.md").read_text()
     assert re.search(rf"\n\| (\| \w+ )*\| {dialect} \|", (ROOT / "chatapi/wire/README.md").read_text())
 
 

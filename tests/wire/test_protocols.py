@@ -4,6 +4,7 @@
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +193,14 @@ def test_every_id_that_clients_see_leads_back_to_the_generation(protocol: str) -
 
 
 # ---- the rows that are there
+
+
+def test_readmes_table_of_routes_has_each_protocol() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    tested = {VECTORS.name, EVENTS.name}
+    paths = [each.operations[0].path for name, each in PROTOCOLS.items() if name not in tested]
+    counting = "/v1/responses/input_tokens"  # it is in docs/responses.md, to which the table leads
+    assert [path for path in paths if path != counting and f"{path}`" not in readme] == []
 
 
 @pytest.mark.parametrize("name", ["chat.completions", "completions"])
