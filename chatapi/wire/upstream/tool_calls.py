@@ -89,6 +89,10 @@ class _Arguments:
     def text(self) -> str:
         return "".join(self._pieces)
 
+    @property
+    def is_blank(self) -> bool:
+        return not any(piece.strip(_WHITESPACE) for piece in self._pieces)
+
     def are_complete(self) -> bool:
         """Return whether the arguments are one whole JSON object.
 
@@ -127,6 +131,11 @@ class _Call:
         self.name = ""
         self._extra_content: dict[str, Any] | None = None
         self._arguments = _Arguments()
+
+    @property
+    def lacks_arguments(self) -> bool:
+        """Whether a client that decodes the arguments so far as JSON would fail because there are none."""
+        return self.kind != "custom" and self._arguments.is_blank
 
     def is_continued_by(self, fragment: Fragment) -> bool:
         """Return whether the fragment, which has this call's index or id, continues the call.
@@ -210,6 +219,14 @@ class ToolCallReader:
         if reason != "stop" or not self._calls:
             return reason
         return "function_call" if self._calls[0].kind == "function_call" else "tool_calls"
+
+    def empty_objects(self) -> list[ToolCall]:
+        """Return `{}` as the arguments of each call without any, for a choice that has ended with calls."""
+        return [
+            ToolCall(call.number, "{}", index=self._choice_index, kind=call.kind)
+            for call in self._calls
+            if call.lacks_arguments
+        ]
 
     def _call_of(self, fragment: Fragment) -> _Call:
         call = self._find(fragment)
