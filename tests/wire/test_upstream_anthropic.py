@@ -348,7 +348,15 @@ def test_an_earlier_refusal_is_text(said: dict[str, str], texts: list[str]) -> N
     assert [block["text"] for block in turn["content"]] == texts
 
 
-@pytest.mark.parametrize("content", ["", [{"type": "refusal", "refusal": ""}]])
+def test_white_space_before_an_earlier_call_is_left_out() -> None:
+    """Anthropic refuses a text block of white space; Qwen's models write one before each call."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "\n\n", "tool_calls": [call]}
+    (turn,) = messages_body(chat(messages=[said]), **OPTIONS)["messages"]
+    assert [block["type"] for block in turn["content"]] == ["tool_use"]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", [{"type": "refusal", "refusal": ""}]])
 def test_an_earlier_answer_without_content_is_left_out(content: object) -> None:
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     (turn,) = messages_body(chat(messages=said), **OPTIONS)["messages"]

@@ -217,8 +217,9 @@ def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[s
             yield {"type": "redacted_thinking", "data": thought.data}
         elif thought.signature:
             yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
-    yield from _content_blocks(message.content or "", marks)
-    yield from _content_blocks(message.refusal or "", marks)
+    said = [*_content_blocks(message.content or "", marks), *_content_blocks(message.refusal or "", marks)]
+    # Other models often write only line breaks before a call, and Anthropic refuses a block of white space.
+    yield from (block for block in said if block["text"].strip())
     for call in message.tool_calls or ():
         yield _call(call)
 
