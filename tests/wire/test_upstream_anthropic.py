@@ -388,6 +388,15 @@ def test_a_picture_has_the_right_name_of_its_type() -> None:
     assert body["messages"][0]["content"][0]["source"]["media_type"] == "image/jpeg"
 
 
+@pytest.mark.parametrize("prefix", ["", "data:application/pdf;base64,"])
+def test_a_pdf_in_base64_needs_no_type(prefix: str) -> None:
+    """OpenAI's reference asks for base64, its guides for a data: URL."""
+    pdf = {"type": "file", "file": {"file_data": prefix + "JVBERi0x", "filename": "a.pdf"}}
+    body = messages_body(chat(messages=[{"role": "user", "content": [pdf]}]), **OPTIONS)
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
+    assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.pdf"}]
+
+
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
