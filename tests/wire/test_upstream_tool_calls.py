@@ -179,6 +179,14 @@ def test_a_call_without_arguments_has_an_empty_object(nothing: str | None, reaso
     ]
 
 
+def test_null_arguments_are_an_empty_object() -> None:
+    assert collected(tools(call("null", "f", index=0, id="a"))) == [(0, "a", "f", "{}")]
+    value = [tools(call(piece, "f", index=0, id="a")) for piece in ('{"b":', "null", "}")]
+    assert collected(*value) == [(0, "a", "f", '{"b":null}')]
+    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "null"}}
+    assert collected(tools(custom)) == [(0, "a", "sh", "null")]
+
+
 def test_only_a_whole_function_call_gets_an_empty_object() -> None:
     custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": ""}}
     called = ToolCall(0, "", "a", "sh", kind="custom")

@@ -153,6 +153,9 @@ class _Call:
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
         """Return the delta to publish; None before the name is known, or if the fragment adds nothing."""
         arguments = fragment.arguments
+        # Servers in Go write so for no arguments. Inside of an object, it is a value.
+        if arguments == "null" and self.lacks_arguments:
+            arguments = ""
         self._arguments.add(arguments)
         if self.name:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
