@@ -171,7 +171,7 @@ def test_a_call_without_arguments_has_an_empty_object(nothing: str | None, reaso
     said = read(called, chunk(usage=usage), chunk(finish_reason=reason))
     assert said == [
         Started(),
-        ToolCall(0, nothing or "", "a", "f"),
+        ToolCall(0, "", "a", "f"),
         ToolCall(1, "[]", "b", "g"),
         ToolCall(0, "{}"),
         Finished("tool_calls"),
@@ -185,6 +185,18 @@ def test_null_arguments_are_an_empty_object() -> None:
     assert collected(*value) == [(0, "a", "f", '{"b":null}')]
     custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "null"}}
     assert collected(tools(custom)) == [(0, "a", "sh", "null")]
+
+
+def test_arguments_do_not_begin_with_a_piece_of_white_space() -> None:
+    """The stream helpers of OpenAI's and Anthropic's SDKs fail on it."""
+    begun = tools(call(" ", "f", index=0, id="a"))
+    rest = [tools(call(piece, index=0)) for piece in ("\n", "{", " ")]
+    assert new_reader().read([begun, *rest]) == [
+        Started(),
+        ToolCall(0, "", "a", "f"),
+        ToolCall(0, "{"),
+        ToolCall(0, " "),
+    ]
 
 
 def test_only_a_whole_function_call_gets_an_empty_object() -> None:

@@ -84,14 +84,14 @@ class _Arguments:
         self._is_object: bool | None = None
 
     def add(self, piece: str) -> None:
-        self._pieces.append(piece)
+        if piece:
+            self._pieces.append(piece)
 
     def text(self) -> str:
         return "".join(self._pieces)
 
-    @property
-    def is_blank(self) -> bool:
-        return not any(piece.strip(_WHITESPACE) for piece in self._pieces)
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
 
     def are_complete(self) -> bool:
         """Return whether the arguments are one whole JSON object.
@@ -135,7 +135,7 @@ class _Call:
     @property
     def lacks_arguments(self) -> bool:
         """Whether a client that decodes the arguments so far as JSON would fail because there are none."""
-        return self.kind != "custom" and self._arguments.is_blank
+        return self.kind != "custom" and not self._arguments
 
     def is_continued_by(self, fragment: Fragment) -> bool:
         """Return whether the fragment, which has this call's index or id, continues the call.
@@ -153,8 +153,8 @@ class _Call:
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
         """Return the delta to publish; None before the name is known, or if the fragment adds nothing."""
         arguments = fragment.arguments
-        # Servers in Go write so for no arguments. Inside of an object, it is a value.
-        if arguments == "null" and self.lacks_arguments:
+        # Servers in Go write null for no arguments. SDKs parse what has come so far, and fail on white space.
+        if self.lacks_arguments and arguments.strip(_WHITESPACE) in ("", "null"):
             arguments = ""
         self._arguments.add(arguments)
         if self.name:
