@@ -8,7 +8,7 @@ absent, `null` is the same.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -264,6 +264,10 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
             if instead == (None, None, None, None):
                 allowed = "it is required unless the message has tool_calls, function_call, refusal or audio"
                 raise Violation("content", allowed, "missing_required_parameter")
+
+
+OUTPUT_BEHIND: Final = "The output is in the next message."
+"""The text of a tool message if the output is pictures or files, which only a user message can hold."""
 
 
 class ToolMessage(_Message, frozen=True, tag="tool"):

@@ -72,9 +72,11 @@ def token_logprobs(draw: st.DrawFn, text: str) -> list[TokenLogprob] | None:
 def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
     """Generate no call, a deprecated one, or up to three, one of which may continue after the next
     has begun.
+
+    All have arguments: a reader completes those without any.
     """
     if draw(st.integers(0, 4)) == 4:
-        first, rest = draw(texts), draw(texts)
+        first, rest = "{" + draw(texts), draw(texts)
         return [
             ToolCall(0, first, None, draw(words), index, "function_call"),
             ToolCall(0, rest, None, None, index, "function_call"),
@@ -83,7 +85,8 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
     for number in range(draw(st.integers(0, 3))):
         kind: ToolKind = draw(st.sampled_from(["function", "custom"]))
         extra = draw(st.none() | st.dictionaries(words, texts, min_size=1, max_size=1))
-        pieces.append(ToolCall(number, draw(texts), f"call_{number}", draw(words), index, kind, extra))
+        first = "{" + draw(texts)
+        pieces.append(ToolCall(number, first, f"call_{number}", draw(words), index, kind, extra))
         for called in pieces[-2:]:
             pieces.append(ToolCall(called.call_index, draw(texts), index=index, kind=called.kind))
     return pieces

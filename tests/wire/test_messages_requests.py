@@ -200,6 +200,15 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
             turn(PICTURE, text("b"), text("c")),
         ],
     ),
+    "a result that is only a picture": (
+        [USER, assistant(use("1")), turn(result("1", content=[{"type": "image", "source": PNG}]))],
+        [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [call("1")]},
+            {"role": "tool", "tool_call_id": "1", "content": "The output is in the next message."},
+            turn(PICTURE),
+        ],
+    ),
     "a result that is an error": (
         [USER, assistant(use("1")), turn(result("1", content="no", is_error=True))],
         [

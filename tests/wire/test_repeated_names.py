@@ -35,13 +35,15 @@ def calls_of(deltas: Sequence[ToolCall]) -> list[str]:
 
 
 def expected(pieces: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments of each call, by parsing all of them again before each piece."""
+    """Yield the arguments of each call, by parsing all of them again before each piece. White space at their
+    beginning is left out.
+    """
     arguments = ""
     for piece in pieces:
         if as_object(arguments) is not None:
             yield arguments
             arguments = ""
-        arguments += piece
+        arguments += piece if arguments else piece.lstrip(" \n")
     yield arguments
 
 
@@ -112,5 +114,5 @@ def test_fragments_without_the_name_are_part_of_the_call(pieces: list[str]) -> N
     for piece in pieces:
         deltas += reader.read([Fragment(function=Function(None, piece))])
     deltas += reader.read([Fragment(function=Function("f", "{}"))])
-    text = "".join(pieces)
+    text = "".join(pieces).lstrip(" \n")
     assert calls_of(deltas) == ([text + "{}"] if as_object(text) is None else [text, "{}"])

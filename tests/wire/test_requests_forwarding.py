@@ -67,7 +67,7 @@ SCHEMA = {
 
 EVERYTHING: dict[str, Any] = {
     "messages": [
-        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": "Be brief."},
         {
             "role": "user",
             "content": [{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "file-1"}}],

@@ -17,10 +17,23 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments
 CUSTOM_CALL = {"id": "call_2", "type": "custom", "custom": {"name": "c", "input": "x"}}
 
 
+SYSTEM = {"role": "system", "content": "Be brief."}
+ASKED = {"role": "user", "content": "Hello!"}
+
+
+def forwarded(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages that an upstream gets."""
+    body = upstream_body(
+        chat(messages=messages), model="m", max_output_tokens=1, extra_parameters=frozenset()
+    )
+    found: list[dict[str, Any]] = body["messages"]
+    return found
+
+
 @pytest.mark.parametrize(
     "message",
     [
-        {"role": "developer", "content": "Be brief.", "name": "boss"},
+        {"role": "system", "content": "Be brief.", "name": "boss"},
         {"role": "system", "content": [TEXT, TEXT]},
         {"role": "user", "content": ""},
         {"role": "user", "content": [TEXT, PICTURE, SOUND, FILE], "name": "ann"},
@@ -39,10 +52,32 @@ CUSTOM_CALL = {"id": "call_2", "type": "custom", "custom": {"name": "c", "input"
     ],
 )
 def test_it_takes_and_forwards_every_kind_of_message(message: dict[str, Any]) -> None:
-    body = upstream_body(
-        chat(messages=[message]), model="m", max_output_tokens=1, extra_parameters=frozenset()
-    )
-    assert body["messages"] == [message]
+    assert forwarded([message]) == [message]
+
+
+def test_a_developer_is_the_system_for_upstreams() -> None:
+    """DeepSeek and many chat templates refuse the role, or leave the message out."""
+    later: dict[str, Any] = {"role": "developer", "content": [TEXT]}
+    as_system = later | {"role": "system"}
+    assert forwarded([SYSTEM | {"role": "developer"}, ASKED, later]) == [SYSTEM, ASKED, as_system]
+
+
+def test_instructions_before_a_conversation_are_one_message() -> None:
+    """Many chat templates refuse a second system message."""
+    developer: dict[str, Any] = {"role": "developer", "content": [TEXT, TEXT]}
+    one = {"role": "system", "content": "Be brief.\n\nHello!\n\nHello!"}
+    assert forwarded([SYSTEM, developer, ASKED, SYSTEM, SYSTEM]) == [one, ASKED, SYSTEM, SYSTEM]
+    marked = TEXT | {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    begun = {"type": "text", "text": "Be brief."}
+    assert forwarded([SYSTEM, {"role": "system", "content": [marked]}, ASKED]) == [
+        {"role": "system", "content": [begun, marked]},
+        ASKED,
+    ]
+
+
+def test_named_instructions_stay_by_themselves() -> None:
+    example = {"role": "system", "content": "Hi.", "name": "example_user"}
+    assert forwarded([SYSTEM, example, ASKED]) == [SYSTEM, example, ASKED]
 
 
 def test_null_members_of_a_message_are_absent() -> None:

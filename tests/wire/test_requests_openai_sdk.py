@@ -97,6 +97,8 @@ def forwarded(request: GenerationRequest) -> dict[str, Any]:
 
 CHAT, TEXT = hints(chat_params), hints(text_params)
 OURS_TO_SAY = ("model", "stream", "stream_options")
+# The roles that upstreams know by another word.
+ROLES = {"developer": "system"}
 
 
 def test_we_know_every_parameter() -> None:
@@ -119,7 +121,11 @@ def test_every_value_in_a_chat_is_forwarded(name: str) -> None:
     for value in found:
         request = chat(**NEEDED.get(name, {}) | {name: value})
         assert request.ignored == ()
-        if name not in OURS_TO_SAY:
+        if name == "messages":
+            roles = [ROLES.get(message["role"], message["role"]) for message in value]
+            renamed = [message | {"role": role} for message, role in zip(value, roles, strict=True)]
+            assert forwarded(request)[name] == renamed
+        elif name not in OURS_TO_SAY:
             assert forwarded(request)[name] == value
 
 

@@ -348,7 +348,15 @@ def test_an_earlier_refusal_is_text(said: dict[str, str], texts: list[str]) -> N
     assert [block["text"] for block in turn["content"]] == texts
 
 
-@pytest.mark.parametrize("content", ["", [{"type": "refusal", "refusal": ""}]])
+def test_white_space_before_an_earlier_call_is_left_out() -> None:
+    """Anthropic refuses a text block of white space; Qwen's models write one before each call."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "\n\n", "tool_calls": [call]}
+    (turn,) = messages_body(chat(messages=[said]), **OPTIONS)["messages"]
+    assert [block["type"] for block in turn["content"]] == ["tool_use"]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", [{"type": "refusal", "refusal": ""}]])
 def test_an_earlier_answer_without_content_is_left_out(content: object) -> None:
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     (turn,) = messages_body(chat(messages=said), **OPTIONS)["messages"]
@@ -378,6 +386,15 @@ def test_a_picture_has_the_right_name_of_its_type() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,AAAA"}}
     body = messages_body(chat(messages=[{"role": "user", "content": [picture]}]), **OPTIONS)
     assert body["messages"][0]["content"][0]["source"]["media_type"] == "image/jpeg"
+
+
+@pytest.mark.parametrize("prefix", ["", "data:application/pdf;base64,"])
+def test_a_pdf_in_base64_needs_no_type(prefix: str) -> None:
+    """OpenAI's reference asks for base64, its guides for a data: URL."""
+    pdf = {"type": "file", "file": {"file_data": prefix + "JVBERi0x", "filename": "a.pdf"}}
+    body = messages_body(chat(messages=[{"role": "user", "content": [pdf]}]), **OPTIONS)
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
+    assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.pdf"}]
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,17 @@ TABLE = [
     "Unsupported content type image/png; use text, and 512x512 pixels or 10MB at most.",
     "参数max_tokens必须小于等于4096，当前值为99999",
     "Only up-to 20 top_logprobs are supported with 3-token choices.",
+    # Anthropic's
+    "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`.",
+    "messages.2: `tool_use` ids were found without `tool_result` blocks immediately after",
+    "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks",
+    "messages.3.content.0.image.source.base64.data: At least one of the image dimensions exceed max allowed "
+    "size for many-image requests: 2000 pixels",
+    "tools.0.custom.input_schema.type: Field required",
+    'Use "thinking.type.adaptive" and "output_config.effort" to control thinking behavior.',
+    "output_format.schema: Schema is too complex for compilation",
+    "stop_sequences: each stop sequence must contain non-whitespace",
+    "thinking.budget_tokens: Input should be greater than or equal to 1024",
 ]
 
 

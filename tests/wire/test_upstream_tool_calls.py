@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chatapi.wire.caps import MAX_TOOL_CALLS
-from chatapi.wire.deltas import Finished, Started, Text, ToolCall
+from chatapi.wire.deltas import Finished, Started, Text, ToolCall, Usage
 from tests.wire.upstream_events import STOP, call, chunk, collected, failure_code, new_reader, read, tools
 
 
@@ -159,6 +159,57 @@ def test_custom_tools_and_arguments_as_objects_are_read() -> None:
         ToolCall(0, "ls", "a", "sh", kind="custom"),
         ToolCall(1, '{"x":1}', "b", "f"),
     ]
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", None])
+@pytest.mark.parametrize("reason", ["tool_calls", "stop"])
+def test_a_call_without_arguments_has_an_empty_object(nothing: str | None, reason: str) -> None:
+    """Some servers send no text for a function without parameters; clients decode it as JSON."""
+    empty = {"index": 0, "id": "a", "function": {"name": "f", "arguments": nothing}}
+    usage = {"prompt_tokens": 3, "completion_tokens": 1}
+    called = tools(empty, call("[]", "g", index=1, id="b"))
+    said = read(called, chunk(usage=usage), chunk(finish_reason=reason))
+    assert said == [
+        Started(),
+        ToolCall(0, "", "a", "f"),
+        ToolCall(1, "[]", "b", "g"),
+        ToolCall(0, "{}"),
+        Finished("tool_calls"),
+        Usage(3, 1),
+    ]
+
+
+def test_null_arguments_are_an_empty_object() -> None:
+    assert collected(tools(call("null", "f", index=0, id="a"))) == [(0, "a", "f", "{}")]
+    value = [tools(call(piece, "f", index=0, id="a")) for piece in ('{"b":', "null", "}")]
+    assert collected(*value) == [(0, "a", "f", '{"b":null}')]
+    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "null"}}
+    assert collected(tools(custom)) == [(0, "a", "sh", "null")]
+
+
+def test_arguments_do_not_begin_with_a_piece_of_white_space() -> None:
+    """The stream helpers of OpenAI's and Anthropic's SDKs fail on it."""
+    begun = tools(call(" ", "f", index=0, id="a"))
+    rest = [tools(call(piece, index=0)) for piece in ("\n", "{", " ")]
+    assert new_reader().read([begun, *rest]) == [
+        Started(),
+        ToolCall(0, "", "a", "f"),
+        ToolCall(0, "{"),
+        ToolCall(0, " "),
+    ]
+
+
+def test_only_a_whole_function_call_gets_an_empty_object() -> None:
+    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": ""}}
+    called = ToolCall(0, "", "a", "sh", kind="custom")
+    assert read(tools(custom), STOP) == [Started(), called, Finished("tool_calls")]
+    cut = [tools(call("", "f", index=0, id="a")), chunk(finish_reason="length")]
+    assert read(*cut) == [Started(), ToolCall(0, "", "a", "f"), Finished("length")]
+
+
+def test_the_deprecated_function_call_without_arguments_has_an_empty_object() -> None:
+    said = read(chunk({"function_call": {"name": "f", "arguments": ""}}), STOP)
+    assert said[-2:] == [ToolCall(0, "{}", kind="function_call"), Finished("function_call")]
 
 
 # Log probabilities

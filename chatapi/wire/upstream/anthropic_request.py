@@ -101,6 +101,8 @@ check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"}
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _TOOL_USE_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
+# The beginning of every PDF, "%PDF-".
+_PDF_IN_BASE64: Final = "JVBERi"
 _tools_decoder = msgspec.json.Decoder(list[Tool])
 
 
@@ -217,8 +219,9 @@ def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[s
             yield {"type": "redacted_thinking", "data": thought.data}
         elif thought.signature:
             yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
-    yield from _content_blocks(message.content or "", marks)
-    yield from _content_blocks(message.refusal or "", marks)
+    said = [*_content_blocks(message.content or "", marks), *_content_blocks(message.refusal or "", marks)]
+    # Other models often write only line breaks before a call, and Anthropic refuses a block of white space.
+    yield from (block for block in said if block["text"].strip())
     for call in message.tool_calls or ():
         yield _call(call)
 
@@ -242,13 +245,21 @@ def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict
                 block = {"type": "text", "text": part.refusal}
             case ImagePart():
                 block = {"type": "image", "source": _source(part.image_url.url)}
-            case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
-                block = {"type": "document", "source": _source(data), "title": part.file.filename}
+            case FilePart() if url := _data_url(part.file):
+                block = {"type": "document", "source": _source(url), "title": part.file.filename}
             case FilePart() | AudioPart():
                 raise unsupported("messages")
             case _:
                 assert_never(part)
         yield block | _mark(getattr(part, "cache_control", None), marks)
+
+
+def _data_url(file: File) -> str | None:
+    """Return the file's data as a URL; None if they are not there, or their type is not known."""
+    data = file.file_data or ""
+    if data.startswith(_PDF_IN_BASE64):
+        return f"data:application/pdf;base64,{data}"
+    return data if _DATA_URL.match(data) else None
 
 
 def _source(url: str) -> dict[str, Any]:

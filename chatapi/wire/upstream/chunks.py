@@ -172,6 +172,17 @@ class ChunkReader:
             self._usage.said += 1  # nearly every chunk
         else:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
+            self._complete_calls(batch, before)
+
+    def _complete_calls(self, batch: list[AnyDelta], start: int) -> None:
+        """Add arguments to the calls without any of each choice that ends in the batch, from `start` on.
+
+        They come after the usage was read: no usage counts them as content.
+        """
+        for position in range(len(batch) - 1, start - 1, -1):
+            ended = batch[position]
+            if isinstance(ended, Finished) and ended.finish_reason in ("tool_calls", "function_call"):
+                batch[position:position] = self._choices[ended.index].tool_calls.empty_objects()
 
     def _read_head(self, chunk: Chunk) -> None:
         """Remember the answer's fingerprint, tier and early usage from the chunks up to the first delta."""

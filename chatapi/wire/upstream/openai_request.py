@@ -1,5 +1,6 @@
 """Writes the body of a request to an OpenAI-compatible upstream."""
 
+from itertools import dropwhile
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +47,7 @@ OURS: Final = frozenset(
     | {"state", "context", "announces_prompt_tokens", "is_effort_estimated"}
 )
 """No upstream gets them."""
+_BETWEEN_INSTRUCTIONS: Final = "\n\n"
 # An extra parameter that is a member of assistant messages.
 REASONING: Final = "reasoning_content"
 # An extra parameter that is a member of the calls in them: Gemini's signatures of its reasoning.
@@ -115,6 +117,8 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
             body |= value
             for message in body.get("messages", ()):
                 _translate(message, extra_parameters)
+            if "messages" in body:
+                body["messages"] = _with_one_beginning(body["messages"])
         elif name in _FORWARDED:
             body[name] = value
     if request.has_dear_tier and SERVICE_TIER not in extra_parameters:
@@ -123,8 +127,31 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
     return body | extras | {"model": model}
 
 
+def _with_one_beginning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with one of all instructions that the conversation begins with.
+
+    Codex sends several, and many chat templates take one system message only, as the first message. Those
+    with a name stay by themselves: they are examples of a conversation.
+    """
+    rest = [*dropwhile(lambda message: message["role"] == "system" and "name" not in message, messages)]
+    contents = [message["content"] for message in messages[: len(messages) - len(rest)]]
+    if len(contents) < 2:
+        return messages
+    parts = [part for content in contents for part in _parts(content)]
+    is_plain = all(part.keys() == {"type", "text"} for part in parts)
+    content = _BETWEEN_INSTRUCTIONS.join(part["text"] for part in parts) if is_plain else parts
+    return [{"role": "system", "content": content}, *rest]
+
+
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def _translate(message: dict[str, Any], extra_parameters: frozenset[str]) -> None:
-    """Rewrite members that only Anthropic's API has, and drop those that the deployment does not get."""
+    """Rewrite what only OpenAI's or Anthropic's API has, and drop what the deployment does not get."""
+    # OpenAI's models read both roles alike. Templates of others refuse this one, or leave its text out.
+    if message["role"] == "developer":
+        message["role"] = "system"
     if thoughts := [each["thinking"] for each in message.pop("thoughts", ()) if "thinking" in each]:
         message.setdefault(REASONING, "\n\n".join(thoughts))
     if REASONING not in extra_parameters:

@@ -84,10 +84,14 @@ class _Arguments:
         self._is_object: bool | None = None
 
     def add(self, piece: str) -> None:
-        self._pieces.append(piece)
+        if piece:
+            self._pieces.append(piece)
 
     def text(self) -> str:
         return "".join(self._pieces)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
 
     def are_complete(self) -> bool:
         """Return whether the arguments are one whole JSON object.
@@ -128,6 +132,11 @@ class _Call:
         self._extra_content: dict[str, Any] | None = None
         self._arguments = _Arguments()
 
+    @property
+    def lacks_arguments(self) -> bool:
+        """Whether a client that decodes the arguments so far as JSON would fail because there are none."""
+        return self.kind != "custom" and not self._arguments
+
     def is_continued_by(self, fragment: Fragment) -> bool:
         """Return whether the fragment, which has this call's index or id, continues the call.
 
@@ -144,6 +153,9 @@ class _Call:
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
         """Return the delta to publish; None before the name is known, or if the fragment adds nothing."""
         arguments = fragment.arguments
+        # Servers in Go write null for no arguments. SDKs parse what has come so far, and fail on white space.
+        if self.lacks_arguments and arguments.strip(_WHITESPACE) in ("", "null"):
+            arguments = ""
         self._arguments.add(arguments)
         if self.name:
             return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
@@ -210,6 +222,14 @@ class ToolCallReader:
         if reason != "stop" or not self._calls:
             return reason
         return "function_call" if self._calls[0].kind == "function_call" else "tool_calls"
+
+    def empty_objects(self) -> list[ToolCall]:
+        """Return `{}` as the arguments of each call without any, for a choice that has ended with calls."""
+        return [
+            ToolCall(call.number, "{}", index=self._choice_index, kind=call.kind)
+            for call in self._calls
+            if call.lacks_arguments
+        ]
 
     def _call_of(self, fragment: Fragment) -> _Call:
         call = self._find(fragment)

@@ -50,22 +50,24 @@ _NUMBER = re.compile(
     r"[+-]?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?(?:%|[kmg](?:i?b)?|x\d{1,6}|-\d{1,9}(?:\.\d{1,6})?)?",
     re.I,
 )
-_PATH = re.compile(rf"({_SEGMENT})(?:\[\d{{0,6}}\]|\.\d{{1,6}}|\.{_SEGMENT})*")
+_PATH = re.compile(rf"({_SEGMENT})(?:\[\d{{0,6}}\]|\.\d{{1,6}}|\.base64|\.{_SEGMENT})*")
 _PAIR = re.compile(rf"({_SEGMENT})[=:](.*)")
 _ENDPOINT = re.compile(rf"/v1(?:{'|'.join(prompt.openai_path for prompt in PROMPTS)})?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 
 _PARAMETERS: Final = PARAMETERS | ENGINE_PARAMETERS
+# Claude Code reads Anthropic's in its messages: after some it repeats a request without its thinking.
 _NAMES: Final = _PARAMETERS | frozenset(
     """
-    additionalProperties anyOf arguments body cached_tokens code completion completion_tokens const
-    content context_length data detail enum file format function functions id image image_url
-    include_usage index input input_audio input_type input_value items json_object json_schema loc
-    maxItems maxLength maxLogprobs max_length max_model_len message minItems minLength msg n_ctx
-    n_prompt_tokens name object parameter parameters pattern prefixItems properties prompt_tokens query
-    request required role schema strict string_type text token tool_call_id tool_calls total_tokens type
-    uniqueItems url value
+    additionalProperties anyOf arguments body budget_tokens cached_tokens code completion
+    completion_tokens const content context_length data detail enum file format function functions id
+    image image_url include_usage index input input_audio input_schema input_type input_value items
+    json_object json_schema loc maxItems maxLength maxLogprobs max_length max_model_len media_type
+    message minItems minLength msg n_ctx n_prompt_tokens name object output_config output_format
+    parameter parameters pattern prefixItems prompt_tokens properties query redacted_thinking request
+    required role schema search_result stop_sequences strict string_type system text token tool_call_id
+    tool_calls tool_result tool_use tool_use_id total_tokens type uniqueItems url value
     """.split()  # noqa: SIM905
 )
 # Names that may be shown with their value (`name=value`): the value comes from the request.
@@ -73,8 +75,8 @@ _PAIRED: Final = _NAMES - {"file", "id", "model", "name", "url", "user"}
 _BEFORE_HYPHEN: Final = frozenset(
     """
     auto built case co comma cross double empty end even fine full half high human in left length line
-    long low max mid min mini multi new no non null off one out over per pre re read real right run self
-    semi server short single six so sub text three time token tool top trailing two type un under up
+    long low many max mid min mini multi new no non null off one out over per pre re read real right run
+    self semi server short single six so sub text three time token tool top trailing two type un under up
     user utf value well white zero
     """.split()  # noqa: SIM905
 )

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.messages import (
+    OUTPUT_BEHIND,
     AssistantMessage,
     CacheControl,
     CalledFunction,
@@ -139,8 +140,9 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
             parts = _marked_parts(_blocks_of(block))
             # OpenAI's tool messages have only text; a result's pictures go into the user message after it.
             texts = [part for part in parts if isinstance(part, TextPart)]
+            text = "\n".join(part.text for part in texts)
             yield ToolMessage(
-                "\n".join(part.text for part in texts),
+                text or (OUTPUT_BEHIND if parts else ""),
                 block.tool_use_id,
                 is_error=block.is_error,
                 cache_control=_last_mark([*texts, block]),

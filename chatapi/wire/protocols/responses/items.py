@@ -11,6 +11,7 @@ from msgspec import Meta
 from chatapi.wire import caps
 from chatapi.wire.invalid_request import InvalidRequest, Violation
 from chatapi.wire.messages import (
+    OUTPUT_BEHIND,
     AssistantMessage,
     CalledCustomTool,
     CalledFunction,
@@ -45,8 +46,6 @@ from chatapi.wire.protocols.responses.parts import (
 )
 from chatapi.wire.protocols.responses.tools import Tools, flat_name
 
-# The text of a tool message if the output is pictures or files, which only a user message can hold.
-OUTPUT_BEHIND: Final = "The output is in the next message."
 _BETWEEN_MESSAGES: Final = "\n\n"
 
 # A model may call a tool that does not exist, even by a name that is not valid for a tool.
