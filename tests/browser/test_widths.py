@@ -199,6 +199,29 @@ def test_a_small_laptop_has_the_usual_filters_in_one_row(
     assert max(bottoms) - min(bottoms) < 2
 
 
+NOTHING_SPENT = """
+from accounts.keys import get_or_create_project
+print(get_or_create_project("Whole cents", "default").organization_id)
+"""
+ENDS = """(cells) => cells.map((cell) => {
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  return text.getBoundingClientRect().right;
+})"""
+"""Where the contents of these cells end, with zeros that are not seen."""
+
+
+def test_amounts_of_whole_cents_end_where_their_title_ends(page: Page, installation: Installation) -> None:
+    organization = installation.shell(NOTHING_SPENT)
+    page.goto(f"{installation.url}/admin/organizations/{organization}")
+    table = page.locator(".panel", has=page.get_by_role("heading", name="Projects")).locator("table")
+    amounts = table.locator("td.num")
+    assert not any(each.is_visible() or each.bounding_box() for each in amounts.locator(".zeros").all())
+    ends = amounts.evaluate_all(ENDS) + table.locator("thead th.num").evaluate_all(ENDS)
+    assert len(ends) > 1
+    assert max(ends) - min(ends) < 1
+
+
 def test_amounts_end_at_the_edge_on_a_phone(page: Page, installation: Installation, running: str) -> None:
     """Zeros keep the points of a column below each other; on a phone there is no column."""
     page.set_viewport_size({"width": 390, "height": 844})
