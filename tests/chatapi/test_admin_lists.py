@@ -230,7 +230,7 @@ def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
     ("path", "heading"),
     [
         ("accounts/apikey/", "API keys"),
-        ("accounts/apikey/add/", "API keys"),
+        ("accounts/apikey/add/", "API keys chevron_right Add"),
         ("chatapi/servedmodel/", "Models"),
         ("usage/credit/", "Credit"),
     ],
