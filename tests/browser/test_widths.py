@@ -222,6 +222,24 @@ def test_amounts_of_whole_cents_end_where_their_title_ends(page: Page, installat
     assert max(ends) - min(ends) < 1
 
 
+def test_fields_beside_each_other_begin_at_one_height(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/chatapi/deployment/add/")
+    for names in (("api_key", "api_key_env"), ("priority", "weight")):
+        tops = [
+            page.locator(f"#id_{name}").evaluate("(field) => field.getBoundingClientRect().top")
+            for name in names
+        ]
+        assert tops[0] == tops[1], names
+
+
+def test_a_switchs_label_has_one_line_on_a_phone(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/accounts/project/add/")
+    label = page.locator("label[for=id_stores_metadata]")
+    assert label.evaluate("(label) => label.getClientRects().length") == 1
+
+
 def test_amounts_end_at_the_edge_on_a_phone(page: Page, installation: Installation, running: str) -> None:
     """Zeros keep the points of a column below each other; on a phone there is no column."""
     page.set_viewport_size({"width": 390, "height": 844})
