@@ -282,6 +282,11 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
 ACCOUNT_ADAPTER = "accounts.sign_in.adapters.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"  # our own links confirm an address before there is an account
 ACCOUNT_RATE_LIMITS = {"login": "30/m/ip"}  # passkeys and identity providers; the form counts by itself
+ACCOUNT_FORMS = {
+    "change_password": "accounts.sign_in.password_forms.ChangeForm",
+    "reauthenticate": "accounts.sign_in.password_forms.AgainForm",
+    "set_password": "accounts.sign_in.password_forms.SetForm",
+}
 MFA_FORMS = {"activate_totp": "accounts.sign_in.adapters.ActivateAppForm"}
 MFA_ADAPTER = "accounts.sign_in.adapters.MFAAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]

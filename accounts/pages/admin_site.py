@@ -32,6 +32,8 @@ CONFLICT = "This conflicts with a change that was saved just now, so it was not 
 class Site(UnfoldAdminSite):
     """The theme's site, for operators and for people of organizations."""
 
+    empty_value_display = "–"
+
     def has_permission(self, request: HttpRequest) -> bool:
         return access.may_enter(request.user)
 

@@ -222,7 +222,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @display(description="E-mail", ordering="user__email")
     def email(self, row: Member) -> str:
-        return row.user.email
+        return row.user.email or "–"
 
     @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
     def state(self, row: Member) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -9,6 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from chatapi.console.filters import offer_filters, scoped, without_mistakes
+from chatapi.console.start import has_requests
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, money, share, usd
@@ -55,6 +57,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "all_groups": all_groups(form, now, series.listed),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
+        "has_requests": partial(has_requests, console.organization),
         "has_earlier": before.requests > 0,
         "refusals": refusals(form, lambda *_: "") if form.group_by == "error" else None,
         "newest_since": form.newest_since(),

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods
 
 from accounts.models import Project
 from accounts.pages.admin_mixins import ConstrainedForm
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, Link, page, render
 
 
 class ProjectForm(ConstrainedForm):
@@ -37,6 +37,7 @@ def new_project(request: HttpRequest, console: Console) -> HttpResponse:
         )
     context = {
         "title": "New project",
+        "parent": Link("Start", console.url("start"), True),
         "form": form,
         "submit": "Create the project",
         "back": console.url("start"),

@@ -120,3 +120,9 @@ def _found(organization: Organization) -> tuple[bool, ...]:
     exist = {f"has_{at}": Exists(each) for at, each in enumerate([*rows, members])}
     found = Organization.objects.filter(pk=organization.pk).values_list(*exist.values()).get()
     return tuple(map(bool, found))
+
+
+def has_requests(organization: Organization) -> bool:
+    """Return whether the organization has sent a request."""
+    models = (Generation, HourlyUsage)
+    return any(access.belonging_to(organization.pk, each._default_manager.all()).exists() for each in models)

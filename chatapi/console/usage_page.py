@@ -11,6 +11,7 @@ from django.views.decorators.http import require_safe
 
 from chatapi.console.filters import offer_filters, scoped, without_mistakes
 from chatapi.console.overview import MAX_COLUMNS
+from chatapi.console.start import has_requests
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, duration, rate, share
@@ -95,6 +96,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "trends": trends,
         "rows": _rows(trends),
         "has_usage": whole.requests > 0,
+        "has_requests": partial(has_requests, console.organization),
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "all_groups": all_groups(form, whole, series.listed),
         "groups": _groups(form, grouped, found),

@@ -61,7 +61,7 @@ def upstream(row: Deployment) -> str:
 @display(description="API key", ordering="api_key_env")
 def key_source(row: Deployment) -> str:
     if row.api_key_env or not row.encrypted_api_key:
-        return row.api_key_env
+        return row.api_key_env or "none"
     return "entered" if upstream_keys.entered(row) else "can't be decrypted"
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.utils.text import capfirst
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
@@ -46,14 +47,29 @@ class RateLimitForm(ConstrainedForm):
         return data
 
 
+def _number(name: str) -> Any:
+    """Return a column of the limit of this name; its own name is the column's for style sheets."""
+
+    @display(description=capfirst(words(name)), ordering=name)
+    def column(row: RateLimit) -> str | None:
+        number: int | None = getattr(row, name)
+        return None if number is None else f"{number:,}"
+
+    column.__name__ = name
+    return column
+
+
+_NUMBERS = [*map(_number, RateLimit.NUMBERS)]
+
+
 @admin.register(RateLimit)
 class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Rate limits; without a row here there is no limit. A change takes effect within a second."""
 
     form = RateLimitForm
     nothing_yet = "No rate limits."
-    list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
-    number_columns = RateLimit.NUMBERS
+    list_display = ["owner", "scope", "served_model", *_NUMBERS]
+    number_columns = _NUMBERS
     list_select_related = [
         "organization",
         "project__organization",

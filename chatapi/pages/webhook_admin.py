@@ -71,7 +71,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
 
     nothing_yet = "No endpoints yet. One is a URL that gets each event of the service as a signed message."
     form = ServiceEndpointForm
-    list_display = ["url", "kinds_shown", "state", "created_at"]
+    list_display = ["shown_url", "kinds_shown", "state", "created_at"]
     ordering = ["pk"]
     change_form_outer_after_template = "chatapi/webhook_log.html"
 
@@ -97,6 +97,10 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["state", "created_at", "previous_expires_at"]
+
+    @display(description="URL", ordering="url")
+    def shown_url(self, row: WebhookEndpoint) -> str:
+        return row.url
 
     @display(description="Kinds")
     def kinds_shown(self, row: WebhookEndpoint) -> str:

@@ -199,6 +199,47 @@ def test_a_small_laptop_has_the_usual_filters_in_one_row(
     assert max(bottoms) - min(bottoms) < 2
 
 
+NOTHING_SPENT = """
+from accounts.keys import get_or_create_project
+print(get_or_create_project("Whole cents", "default").organization_id)
+"""
+ENDS = """(cells) => cells.map((cell) => {
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  return text.getBoundingClientRect().right;
+})"""
+"""Where the contents of these cells end, with zeros that are not seen."""
+
+
+def test_amounts_of_whole_cents_end_where_their_title_ends(page: Page, installation: Installation) -> None:
+    organization = installation.shell(NOTHING_SPENT)
+    page.goto(f"{installation.url}/admin/organizations/{organization}")
+    table = page.locator(".panel", has=page.get_by_role("heading", name="Projects")).locator("table")
+    amounts = table.locator("td.num", has=page.locator(".zeros"))
+    assert not any(each.is_visible() or each.bounding_box() for each in amounts.locator(".zeros").all())
+    assert amounts.count() > 0
+    (title, *_) = table.locator("thead th.num").evaluate_all(ENDS)
+    assert all(abs(end - title) < 1 for end in amounts.evaluate_all(ENDS))
+
+
+def test_fields_beside_each_other_begin_at_one_height(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/chatapi/deployment/add/")
+    for names in (("api_key", "api_key_env"), ("priority", "weight")):
+        tops = [
+            page.locator(f"#id_{name}").evaluate("(field) => field.getBoundingClientRect().top")
+            for name in names
+        ]
+        assert tops[0] == tops[1], names
+
+
+def test_a_switchs_label_has_one_line_on_a_phone(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/accounts/project/add/")
+    label = page.locator("label[for=id_stores_metadata]")
+    assert label.evaluate("(label) => label.getClientRects().length") == 1
+
+
 def test_amounts_end_at_the_edge_on_a_phone(page: Page, installation: Installation, running: str) -> None:
     """Zeros keep the points of a column below each other; on a phone there is no column."""
     page.set_viewport_size({"width": 390, "height": 844})
@@ -218,6 +259,18 @@ def test_what_runs_is_seen_and_stopped_on_a_phone(
     for name in ("state", "tokens", "held"):
         expect(row.locator(f"[data-is={name}]")).to_be_in_viewport(ratio=1)
     expect(row.get_by_role("button", name="Stop")).to_be_in_viewport(ratio=1)
+
+
+def test_a_running_cost_is_in_one_line_on_a_phone(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/console/{installation.shell(HOME)}/live")
+    cost = page.locator(f"[data-id={running}] [data-is=cost]")
+    expect(cost).to_contain_text("$")
+    cost.evaluate("(cell) => { cell.textContent = '≥\\u00a0$12.345678'; }")
+    assert cost.evaluate(LINES) == 1
+    assert cost.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
 
 
 def test_a_table_that_is_too_wide_shows_it_and_scrolls_by_keyboard(

@@ -230,7 +230,7 @@ def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
     ("path", "heading"),
     [
         ("accounts/apikey/", "API keys"),
-        ("accounts/apikey/add/", "API keys"),
+        ("accounts/apikey/add/", "API keys chevron_right Add"),
         ("chatapi/servedmodel/", "Models"),
         ("usage/credit/", "Credit"),
     ],
@@ -271,3 +271,11 @@ def test_filters_by_a_time_say_yes_and_no(root: Any, alice: Person) -> None:
     assert "Not empty" not in page
     (yes,) = re.findall(r'href="([^"]*revoked_at__isempty=0[^"]*)"[^>]*>\s*(?:<[^>]*>\s*)*Yes', page)
     assert not root.get(f"/admin/accounts/apikey/{yes}").context["cl"].result_list
+
+
+def test_limits_are_written_like_all_numbers(root: Any, alice: Person) -> None:
+    RateLimit.objects.create(project=alice.project, requests_per_minute=1_000)
+    page = root.get("/admin/accounts/ratelimit/").content.decode()
+    cells = re.findall(r'<td class="[^"]*field-(\w+_per_\w+)[^"]*"[^>]*>\s*(.*?)\s*</td>', page, re.DOTALL)
+    assert dict(cells)["requests_per_minute"] == "1,000"
+    assert dict(cells)["tokens_per_day"] == "–"

@@ -29,10 +29,11 @@ def test_the_menu_of_an_organization_without_projects_is_not_empty(alice: Person
 
 def test_a_page_below_a_list_leads_back_to_it_and_the_list_does_not(alice: Person) -> None:
     client, back = client_of(alice.user), "Back to"
-    pages = {f"keys/{alice.api_key.pk}": "API keys", "budgets/rate-limits/new": "Rate limits"}
+    key = f"keys/{alice.api_key.pk}"
+    pages = {key: "API keys", "budgets/rate-limits/new": "Rate limits", "projects/new": "Start"}
     for page, parent in pages.items():
         assert f"{back} {parent}" in text(client.get(url(alice, page)))
-    for page in ("keys", "budgets", "budgets/rate-limits", "projects/new"):
+    for page in ("keys", "budgets", "budgets/rate-limits"):
         assert back not in text(client.get(url(alice, page))), page
 
 

@@ -294,7 +294,7 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> N
     queue.record(now, delivery, queue.Attempt(120, 503, "<b>busy</b>", "status 503"))
     shown = client.get(page).content.decode()
     assert "after 120 ms" in shown
-    assert "1, the last: status 503" in shown
+    assert "1 attempt, the last: status 503" in shown
     assert {"failing", "retrying"} <= set(re.findall(r'class="badge \w+">(\w+)<', shown))
     assert "&lt;b&gt;busy&lt;/b&gt;" in shown
     assert "failing" in text(client.get(url(alice, "webhooks")))

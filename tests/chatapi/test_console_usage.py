@@ -348,6 +348,15 @@ def test_an_empty_page_says_what_to_do(alice: Person) -> None:
     assert "Start shows the first steps" in text(client_of(alice.user).get(url(alice, "usage")))
 
 
+@pytest.mark.parametrize("page", ["overview", "usage"])
+def test_a_range_without_requests_sends_nobody_to_the_first_steps(alice: Person, page: str) -> None:
+    run(alice)
+    query = "?start=2020-01-01&end=2020-01-02"
+    shown = text(client_of(alice.user).get(url(alice, page + query)))
+    assert "Nothing finished in this time. Choose another time above." in shown
+    assert "first steps" not in shown
+
+
 def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -> None:
     now = database_now()
     template = run(alice)

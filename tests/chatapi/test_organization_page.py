@@ -140,3 +140,10 @@ def test_names_of_others_keys_are_nowhere(root: Client, alice: Person, charlie: 
     run(charlie)
     names = [key.name for key, _ in root.get(url(alice)).context["keys"]]
     assert names == [APIKey.objects.get(pk=alice.api_key.pk).name]
+
+
+def test_the_heading_has_the_name_as_it_is(root: Client, alice: Person) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(name="openings ltd")
+    heading = re.search(r"<h1.*?</h1>", root.get(url(alice)).content.decode(), re.DOTALL)
+    assert heading
+    assert re.sub(r"<[^>]*>|\s+", " ", heading[0]).strip() == "openings ltd"

@@ -455,3 +455,14 @@ def test_the_housekeeping_deletes_expired_sessions(alice: Person, monkeypatch: p
     asyncio.run(forget_old())
     assert who(here) == "alice"
     assert UserSession.objects.count() == Session.objects.count() == 1
+
+
+def test_its_fields_have_labels_like_those_of_other_forms(alice: Person) -> None:
+    with_password(alice.user)
+    client = Client()
+    sign_in(client, "alice")
+    page = client.get("/console/account/password").content.decode()
+    assert re.findall(r"<label[^>]*>([^<]*?)\s*</label>", page) == [
+        "Current password", "New password", "New password again"
+    ]  # fmt: skip
+    assert "placeholder" not in page

@@ -357,3 +357,10 @@ def test_more_rows_cost_no_more_queries(
     root.get(path)
     with django_assert_max_num_queries(most):
         root.get(path)
+
+
+def test_live_names_a_key_and_a_project_of_which_nothing_runs(root: Client, alice: Person) -> None:
+    query: dict[str, int | str] = {"key": alice.api_key.pk, "project": alice.project.pk, "model": "small"}
+    form = root.get("/admin/live/", query).context["form"]
+    names = {name: dict(form.fields[name].choices)[str(chosen)] for name, chosen in query.items()}
+    assert names == {"key": str(alice.api_key), "project": str(alice.project), "model": "small"}

@@ -39,7 +39,8 @@ def test_a_column_has_six_decimals_the_last_of_which_may_be_unseen_zeros(
     assert formatting.amount(nanodollars) == written
     zeros = written.removeprefix(seen)
     exact = escape(formatting.usd(nanodollars))
-    cell = f'<span title="{exact}">{escape(seen)}<span class="zeros">{zeros}</span></span>'
+    finer = ' class="finer"' if len(seen.partition(".")[2]) > 2 else ""
+    cell = f'<span{finer} title="{exact}">{escape(seen)}<span class="zeros">{zeros}</span></span>'
     assert amount(nanodollars) == cell
 
 

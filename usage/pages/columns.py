@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from unfold.decorators import display
 
 from usage import formatting
@@ -13,14 +13,16 @@ from usage import formatting
 def amount(nanodollars: int | None) -> SafeString | str:
     """Return the amount for a column; the exact one is its title.
 
-    Zeros after the cents take their place, but are not seen.
+    Zeros after the cents take their place, but are not seen. Where no amount of a column is finer than a
+    cent, style sheets leave them out: so the class.
     """
     if nanodollars is None:
         return "–"
     text = formatting.amount(nanodollars)
     seen = max(len(text.rstrip("0")), text.index(".") + 3)
     return format_html(
-        '<span title="{}">{}<span class="zeros">{}</span></span>',
+        '<span{} title="{}">{}<span class="zeros">{}</span></span>',
+        mark_safe(' class="finer"') if seen > text.index(".") + 3 else "",
         formatting.usd(nanodollars),
         text[:seen],
         text[seen:],

@@ -8,17 +8,20 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.decorators import permission_required
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
+from accounts.models import APIKey, Project
 from accounts.pages.admin_site import admin_page
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
 from usage.formatting import count, duration, money
 from usage.insights import RunningGeneration
+from usage.pages.filters import is_id
 
 PERMISSION = "usage.view_generation"
 # The most rows of the feed: the oldest ones.
@@ -180,7 +183,9 @@ def running_of(
 def page(request: HttpRequest) -> HttpResponse:
     """Show the table. A script keeps it up to date; without a script the page reloads itself."""
     running = running_of(access.organizations_of(request.user))
-    form = LiveFilterForm(request.GET, running, lambda each: f"{each.organization} / {each.project}")
+    form = LiveFilterForm(
+        request.GET, running, lambda each: f"{each.organization} / {each.project}", _names(request)
+    )
     context = {
         "title": "Live",
         **table(form),
@@ -188,3 +193,14 @@ def page(request: HttpRequest) -> HttpResponse:
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
     return admin_page(request, "usage/live.html", context)
+
+
+def _names(request: HttpRequest) -> dict[str, str]:
+    """Return the names of the chosen project and key, also if none of their requests runs."""
+    names: dict[str, str] = {}
+    for name, model in {"project": Project, "key": APIKey}.items():
+        if is_id(chosen := request.GET.get(name, "")):
+            rows: QuerySet[Any] = access.seen_by(request.user, model._default_manager.all())
+            if row := rows.filter(pk=int(chosen)).first():
+                names[name] = str(row)
+    return names

@@ -207,7 +207,7 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(root: Client) -> No
     queue.record(now, delivery, Attempt(120, 503, "<b>busy</b>", "status 503"))
     shown = root.get(page).content.decode()
     assert "after 120 ms" in shown
-    assert "1, the last: status 503" in shown
+    assert "1 attempt, the last: status 503" in shown
     assert "&lt;b&gt;busy&lt;/b&gt;" in shown
     assert "failing" in text(root.get(LIST))
     Delivery.objects.update(state=Delivery.State.FAILED)
