@@ -93,6 +93,8 @@ class Tokens:
 
 # The columns in which tables keep token counts.
 TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
+# The most that these columns hold on PostgreSQL.
+MAX_TOKENS = 2**31 - 1
 
 
 LineName = Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
