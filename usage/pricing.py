@@ -12,7 +12,8 @@ from typing import Literal
 
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
-MAX_USD_PER_MTOK = 1_000_000
+MAX_USD = 1_000_000
+"""The most of each amount that a person enters: a price per million tokens, a limit or a payment."""
 ALL_BASIS_POINTS = 10_000
 _NANODOLLAR = Decimal("1e-9")
 
@@ -92,6 +93,8 @@ class Tokens:
 
 # The columns in which tables keep token counts.
 TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
+# The most that these columns hold on PostgreSQL.
+MAX_TOKENS = 2**31 - 1
 
 
 LineName = Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
@@ -173,8 +176,8 @@ def from_usd(text: str) -> int:
         usd = Decimal(text)
     except InvalidOperation:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
-    if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
-        raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
+    if not usd.is_finite() or not 0 <= usd <= MAX_USD:
+        raise ValueError(f"{text!r} must be between 0 and {MAX_USD} US dollars")
     # Compared as decimals: as a fraction, 1e-999999999 has a billion digits, and would take minutes.
     cut = usd.quantize(_NANODOLLAR)
     if cut != usd:

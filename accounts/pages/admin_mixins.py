@@ -84,6 +84,26 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
                 self.add_error(typed[-1] if typed else None, each)
 
 
+class OwnChangesForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A form that changes only the fields that the person has changed since the page was opened.
+
+    The page sends the values with which it was opened. Other fields keep what other people saved meanwhile.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Programs may leave the values out: what they send is compared with the row.
+        is_sent = any(self.add_initial_prefix(name) in self.data for name in self.fields)
+        for field in self.fields.values():
+            field.show_hidden_initial = is_sent or not self.is_bound
+
+    def _post_clean(self) -> None:
+        if self.instance.pk is not None:
+            for name in self.cleaned_data.keys() - set(self.changed_data):
+                del self.cleaned_data[name]
+        super()._post_clean()  # type: ignore[misc]  # django-stubs leave this hook out
+
+
 class RowSelect(AutocompleteSelect):
     """Django's widget, which asks the database for any text that a URL gives as an id; this one checks it."""
 

@@ -22,7 +22,7 @@ class NamedOrganizationForm(forms.ModelForm):  # type: ignore[type-arg]  # not g
     def clean_name(self) -> str:
         """Raise `ValidationError` for a name that is taken; names could be tried out, so that is counted."""
         name: str = self.cleaned_data["name"]
-        if name == self.instance.name:
+        if "name" not in self.changed_data:
             return name
         try:
             if not access.is_operator(self.person):

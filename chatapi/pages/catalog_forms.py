@@ -19,7 +19,7 @@ from unfold.widgets import (
 
 from accounts import end_users
 from accounts.models import Project
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from chatapi import upstream_keys
 from chatapi.models import (
     MAX_TIMEOUT_MS,
@@ -181,7 +181,7 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
         return dict(lists)
 
 
-class ProjectForm(ProjectModelsForm, ConstrainedForm):
+class ProjectForm(OwnChangesForm, ProjectModelsForm, ConstrainedForm):
     """A project, with its aliases and fallbacks of models."""
 
     model_aliases = forms.CharField(

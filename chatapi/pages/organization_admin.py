@@ -19,7 +19,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.natural_order import NaturalOrder
-from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
+from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin, OwnChangesForm
 from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import spent_column
@@ -51,6 +51,14 @@ class NewOrganizationForm(ConstrainedForm):
         fields = ["name", "time_zone", "is_active"]
 
 
+class ChangedOrganizationForm(OwnChangesForm, NamedOrganizationForm):
+    """An existing organization."""
+
+
+class InlineProjectForm(OwnChangesForm, ConstrainedForm):
+    """A project on the page of its organization."""
+
+
 class MemberInline(TenantAdmin, TabularInline):
     """An organization's members; changes are made on their own pages."""
 
@@ -70,7 +78,7 @@ class ProjectInline(TenantAdmin, TabularInline):
     """An organization's projects."""
 
     model = Project
-    form = ConstrainedForm
+    form = InlineProjectForm
     fields = ["name", "is_active"]
     extra = 0
     show_change_link = True
@@ -119,14 +127,14 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(
-            request, obj, change, form=NamedOrganizationForm if obj else NewOrganizationForm, **kwargs
+            request, obj, change, form=ChangedOrganizationForm if obj else NewOrganizationForm, **kwargs
         )
         form.person = request.user
         return form
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
-            # Only these columns: other people may have changed others since this form was opened.
+            # Only these columns: `OwnChangesForm` leaves the others to other people.
             obj.save(update_fields=form.changed_data)
         else:
             obj.save()

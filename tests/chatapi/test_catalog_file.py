@@ -28,7 +28,7 @@ from tests.chatapi.test_compose import README_SETTINGS
 from usage.books import prices
 from usage.database.clock import database_now
 from usage.models import Price
-from usage.pricing import FREE, MAX_USD_PER_MTOK, NANODOLLARS
+from usage.pricing import FREE, MAX_USD, NANODOLLARS
 from usage.pricing import Price as PriceValue
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 names = texts.filter(lambda text: text.strip())
 numbers = st.integers(1, MAX_NUMBER)
-nanodollars = st.integers(0, MAX_USD_PER_MTOK * NANODOLLARS)
+nanodollars = st.integers(0, MAX_USD * NANODOLLARS)
 upstreams = st.fixed_dictionaries(
     {
         "engine": st.just("openai_compatible"),

@@ -1,10 +1,12 @@
 """The console's settings: permissions, and that changes are checked and recorded."""
 
+import re
 from itertools import chain
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
@@ -12,7 +14,7 @@ from accounts.models import APIKey, Organization, Project, Role, organizations
 from accounts.sign_in import attempts
 from chatapi.console.settings_pages import OrganizationForm, ProjectSettingsForm
 from chatapi.models import ServedModel
-from tests.admin_pages import client_of, text
+from tests.admin_pages import client_of, page, text
 from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
 
@@ -183,6 +185,45 @@ def test_an_owner_does_not_deactivate_the_organization_in_the_admin(alice: Perso
     assert client.post(f"/admin/accounts/organization/{pk}/change/", sent).status_code == 302
     row = Organization.objects.get(pk=pk)
     assert (row.name, row.is_active) == ("Acme Inc", True)
+
+
+def _opened(client: Client, path: str) -> dict[str, str]:
+    """Return the hidden fields with the values that the page shows, which a browser sends, too."""
+    hidden = r'<input type="hidden" name="([\w-]*initial-[\w-]+)"(?: value="([^"]*)")?'
+    return dict(re.findall(hidden, client.get(path).content.decode()))
+
+
+def test_a_form_opened_before_a_deactivation_does_not_undo_it(alice: Person, root: Client) -> None:
+    row, project = alice.project.organization, alice.project
+    sent = NO_INLINES | {"name": "renamed", "time_zone": "UTC", "is_active": "on"}
+    sent |= {"projects-TOTAL_FORMS": "1", "projects-INITIAL_FORMS": "1", "projects-0-id": str(project.pk)}
+    sent |= {"projects-0-organization": str(row.pk), "projects-0-is_active": "on"}
+    opened = _opened(root, page(row))
+    Organization.objects.update(is_active=False, time_zone="Asia/Tokyo")
+    Project.objects.update(is_active=False)
+    for project_name in ("default", "other"):
+        assert root.post(page(row), sent | opened | {"projects-0-name": project_name}).status_code == 302
+        row.refresh_from_db()
+        project.refresh_from_db()
+        assert (row.name, row.time_zone, row.is_active) == ("renamed", "Asia/Tokyo", False)
+        assert (project.name, project.is_active) == (project_name, False)
+
+
+def test_a_projects_page_changes_only_what_the_person_changed(alice: Person, root: Client) -> None:
+    project = alice.project
+    opened = _opened(root, page(project))
+    assert opened["initial-is_active"] == "True"
+    Project.objects.update(is_active=False, model_aliases={"mine": "small"}, models_mode="allow_list")
+    sent = {"name": "renamed", "is_active": "on", "models_mode": "", "stores_responses_days": "0"}
+    assert root.post(page(project), sent | opened).status_code == 302
+    project.refresh_from_db()
+    assert (project.name, project.is_active, project.models_mode, project.model_aliases) == (
+        "renamed", False, "allow_list", {"mine": "small"},
+    )  # fmt: skip
+    Project.objects.update(is_active=True)
+    assert root.post(page(project), sent | opened | {"is_active": ""}).status_code == 302
+    project.refresh_from_db()
+    assert not project.is_active
 
 
 def test_the_organizations_dialect_is_that_of_keys_without_one(alice: Person) -> None:

@@ -21,6 +21,7 @@ from chatapi.api.management import route
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in, run
+from tests.chatapi.console_pages import url
 from tests.chatapi.management import HERE, refused, said
 from usage.models import BudgetLimit, SpendAlert
 from usage.models.budget_keys import LimitKey
@@ -63,6 +64,16 @@ def research(bob: Person) -> str:
         (
             "/{}/spend_limit",
             {"currency": "USD", "interval": "month", "threshold_amount": 10**12},
+            "threshold_amount",
+        ),
+        (
+            "/{}/spend_alerts",
+            {
+                "currency": "USD",
+                "interval": "month",
+                "threshold_amount": 1_000_000_01,
+                "notification_channel": {"type": "email", "recipients": ["bob@example.com"]},
+            },
             "threshold_amount",
         ),
         ("/{}/rate_limits/rl-*", {"max_requests_per_1_minute": 2**31}, "max_requests_per_1_minute"),
@@ -413,6 +424,20 @@ def test_a_rate_limit_of_a_deleted_model_can_be_removed(boss: Person, bob: Perso
     said(boss, "POST", f"{path}/rl-gone", {"max_requests_per_1_minute": 2**53})
     assert not RateLimit.objects.exists()
     assert refused(boss, "POST", f"{path}/rl-gone", {}, 404)[1] == "not_found"
+
+
+def test_the_console_saves_each_spend_limit_that_the_api_takes(
+    boss: Person, bob: Person, research: str
+) -> None:
+    most = {"currency": "USD", "interval": "month", "threshold_amount": 1_000_000_00}
+    said(boss, "POST", f"{research}/spend_limit", most)
+    page = url(bob, f"budgets/{BudgetLimit.objects.get().pk}")
+    form = client_of(boss.user).get(page).context["form"]
+    sent = {"limit_nanodollars": form["limit_nanodollars"].value(), "soft_limit_nanodollars": "7"}
+    assert client_of(boss.user).post(page, sent).status_code == 302
+    error = said(boss, "POST", f"{research}/spend_limit", most | {"threshold_amount": 1_000_000_01}, 400)
+    assert "<= 100000000" in error["error"]["message"]
+    assert BudgetLimit.objects.get().limit_nanodollars == 10**15
 
 
 def test_a_spend_limit_enforces_from_the_next_request_on(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey, EndUser, Organization, Project
 from tests.usage.conftest import NOW, completed, limit
+from tests.usage.triggers import without_triggers
 from usage import rollups
 from usage.books import corrections, ledger
 from usage.books.credit import Note
@@ -19,7 +21,7 @@ from usage.errors import BudgetExceeded
 from usage.models import Budget, BudgetLimit, DailyEndUserUsage, Generation, LedgerEntry
 from usage.models.budget_keys import LimitKey
 from usage.pricing import FREE
-from usage.verification import verify
+from usage.verification import seals, verify
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,6 +149,19 @@ def test_a_charge_and_its_correction_count_for_the_end_user(ask: Ask, ann: Ask) 
     assert verify().differences == []
     DailyEndUserUsage.objects.update(requests=7)
     assert {each.invariant for each in verify().differences} == {"I2 rollup"}
+
+
+def test_another_end_user_of_an_entry_is_a_difference_of_sums_and_not_of_seals(ask: Ask, ann: Ask) -> None:
+    live(ann())
+    live(ask(end_user="bob", counts_end_user=True))
+    bob = EndUser.objects.get(name="bob")
+    seals.seal(timedelta(0))
+    with without_triggers():
+        LedgerEntry.objects.filter(kind="charge").update(end_user_id=bob.pk)
+    found = {each.invariant for each in verify().differences}
+    assert found == {"I2 conservation", "I2 rollup", "I11 sent = charged"}
+    hashed, columns = set(seals.COLUMNS), {each.attname for each in LedgerEntry._meta.concrete_fields}
+    assert columns - hashed == {"end_user_id"}
 
 
 def test_a_test_key_holds_nothing_and_is_counted(ann: Ask) -> None:

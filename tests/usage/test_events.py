@@ -219,6 +219,18 @@ def test_a_spend_alert_is_one_event_of_each_month(key: APIKey, ask: Ask) -> None
     }
 
 
+def test_a_spend_alert_of_an_archived_project_is_sent_only_once_it_is_active(key: APIKey, ask: Ask) -> None:
+    alert = alert_at(10_000, key.project, key.project.organization)
+    whole = alert_at(10_000, None, key.project.organization)
+    charge_10_000(ask(max_output_tokens=1))
+    Project.objects.update(is_active=False)
+    look(1)
+    assert events() == [f"spend_alert/{whole.pk} 2026-11-01 "]
+    Project.objects.update(is_active=True)
+    look(1)
+    assert events() == [f"spend_alert/{each.pk} 2026-11-01 " for each in (alert, whole)]
+
+
 def test_the_month_of_a_spend_alert_is_that_of_the_organizations_time_zone(key: APIKey, ask: Ask) -> None:
     organization = key.project.organization
     Organization.objects.filter(pk=organization.pk).update(time_zone="Europe/Berlin")

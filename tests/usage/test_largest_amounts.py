@@ -17,11 +17,11 @@ from usage.books import ledger
 from usage.errors import BudgetExceeded
 from usage.models import Budget
 from usage.models.budget_keys import BudgetKey
-from usage.pricing import MAX_USD_PER_MTOK, NANODOLLARS, Price
+from usage.pricing import MAX_USD, NANODOLLARS, Price
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-DEAREST = Price(*[MAX_USD_PER_MTOK * NANODOLLARS] * 3)
+DEAREST = Price(*[MAX_USD * NANODOLLARS] * 3)
 MOST_TOKENS = 2**31 - 1
 """The most of both that a catalog takes: four such requests can be held for, a fifth can't."""
 

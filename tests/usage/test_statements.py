@@ -404,6 +404,32 @@ def test_the_housekeeping_issues_statements(transactional_db: None, key: APIKey)
     assert verify().differences == []
 
 
+def test_an_organization_whose_statement_fails_does_not_stop_the_others(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(1)
+    keys = [keys_of("Acme")[0], keys_of("Umbrella")[0]]
+    set_prices(chance, keys[1:])
+    set_clock(monkeypatch)
+    for each in keys:
+        use(chance, each, START + timedelta(days=1), completion=200)
+    list(iter(itemizing.itemize_next, None))
+    call_command("rollup")
+    owners = [each.project.organization_id for each in keys]
+    DailyItem.objects.filter(organization=owners[0]).update(kind="unknown")
+
+    async def issue() -> None:
+        commits = GroupCommit()
+        await housekeeping._issue_statements(commits)
+        await commits.close()
+
+    asyncio.run(asyncio.wait_for(issue(), 60))
+    assert set(Statement.objects.values_list("organization_id", flat=True)) == {owners[1]}
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors
+    assert set(errors) == {f"the statement 2026-01 of organization {owners[0]} is not issued"}
+
+
 # ---- never changed
 
 

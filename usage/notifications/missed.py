@@ -111,9 +111,11 @@ def of_credit(now: datetime) -> Iterator[NewEvent]:
 
 
 def of_alerts(now: datetime) -> Iterator[NewEvent]:
-    """Yield the event of each spend alert whose amount is reached in the month of today or of yesterday."""
+    """Yield the event of each spend alert whose amount is reached in the month of today or of yesterday,
+    without alerts of archived projects.
+    """
     ids = _turn(now, SpendAlert)
-    alerts = SpendAlert.objects.filter(pk__range=(ids[0], ids[-1]))
+    alerts = SpendAlert.objects.filter(pk__range=(ids[0], ids[-1])).exclude(project__is_active=False)
     # As values of the key, so that the type checker finds a new field of it missing here.
     scope: Any = OuterRef("owner_scope")
     scope_id: Any = OuterRef("owner_id")

@@ -8,7 +8,7 @@ from accounts.models import Member, Organization
 from usage.models import SpendAlert
 
 MAX_ALERTS = 20
-"""The most alerts of one organization and its projects. Those of archived projects are never sent, and do not
+"""The most alerts of one organization and its projects. Those of archived projects are not sent, and do not
 count.
 """
 

@@ -1,12 +1,13 @@
 """Seals: a chain of digests over the ledger and its statements, which reveals later changes of them.
 
-1. The hash of an entry is the SHA-256 of a JSON array of its columns (`canonical`). Columns that a later
-   version has added are at its end, and left out while they are zero, so older seals stay right.
+1. The hash of an entry is the SHA-256 of a JSON array of its columns (`canonical`), all but the end user in
+   whose budgets it counts. Columns that a later version has added are at its end, and left out while they are
+   zero, so older seals stay right.
 2. A seal covers the entries after those of the seal before, in id order, and then the statements after
    those of the seal before. Its digest is the SHA-256 of the digest before, the hashes of its entries and
    the digests of its statements, all as bytes. It may have statements and no entry.
-3. So the newest digest stands for the whole ledger. With a copy of it elsewhere (each export has one), not
-   even someone who rewrites all seals can change the past unnoticed.
+3. So the newest digest stands for all that is owed and why. With a copy of it elsewhere (each export has
+   one), not even someone who rewrites all seals can change it unnoticed.
 
 Sealing is periodic and costs settlements nothing.
 """

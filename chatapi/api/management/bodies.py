@@ -6,9 +6,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import HIGHEST
 from chatapi.api.management.pages import Limit, PageQuery, RowId
-from usage.books.budgets import MAX_NANODOLLARS
 from usage.models.spend_alerts import MAX_PREFIX_CHARS
-from usage.pricing import NANODOLLARS
+from usage.pricing import MAX_USD, NANODOLLARS
 
 NANODOLLARS_PER_CENT = NANODOLLARS // 100
 _TEN_YEARS_S = 315_360_000
@@ -187,7 +186,7 @@ class SpendLimitBody(Struct, frozen=True, kw_only=True):
 
     currency: Literal["USD"]
     interval: Literal["month"]
-    threshold_amount: Annotated[int, Meta(ge=0, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
+    threshold_amount: Annotated[int, Meta(ge=0, le=MAX_USD * 100)]
 
 
 class SpendAlertListQuery(PageQuery, frozen=True, kw_only=True):
@@ -210,7 +209,7 @@ class SpendAlertBody(Struct, frozen=True, kw_only=True):
 
     currency: Literal["USD"]
     interval: Literal["month"]
-    threshold_amount: Annotated[int, Meta(ge=1, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
+    threshold_amount: Annotated[int, Meta(ge=1, le=MAX_USD * 100)]
     notification_channel: AlertChannel
 
 

@@ -78,7 +78,16 @@ async def _issue_statements(commits: GroupCommit) -> None:
     # A statement that can't be issued stays due: a round that issues none is the last one.
     while is_any_issued:
         due = await commits.read(issuing.due)
-        is_any_issued = any([await commits.read(issuing.issue, which) for which in due])
+        is_any_issued = any([await _issue(commits, which) for which in due])
+
+
+async def _issue(commits: GroupCommit, which: issuing.Due) -> bool:
+    """Issue a statement. If that fails, it stays due, and other organizations get theirs."""
+    try:
+        return await commits.read(issuing.issue, which) is not None
+    except Exception:
+        log.exception("the statement %s of organization %s is not issued", which.month, which.organization_id)
+        return False
 
 
 async def _forget_old(commits: GroupCommit) -> None:

@@ -32,7 +32,7 @@ from usage import pricing
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Outcome, UsageNote, UsageSource
-from usage.pricing import TOKEN_COLUMNS, Price, Tokens
+from usage.pricing import MAX_TOKENS, TOKEN_COLUMNS, Price, Tokens
 
 # The message that the books keep of each refusal, by the upstream or by this service: those that clients get
 # may quote the request.
@@ -280,10 +280,12 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
        what we counted.
     2. The completion is within the cap of each choice.
     3. The amount is at most what was reserved.
+    4. The ledger's columns hold it: the bounds of a free model with many prompts or choices may be higher.
     """
     # `best_of` generates more choices than it returns, and all are paid for.
-    is_capped = reported.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
-    return is_capped and _is_held(run, _tokens(reported))
+    cap = min(MAX_TOKENS, run.max_output_tokens * (run.sampled_count or run.choices_count))
+    fits = reported.completion_tokens <= cap and reported.prompt_tokens <= MAX_TOKENS
+    return fits and _is_held(run, _tokens(reported))
 
 
 def _is_held(bounds: Bounds, used: Tokens) -> bool:

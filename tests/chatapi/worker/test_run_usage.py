@@ -17,7 +17,7 @@ from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Generation, Outcome, UsageNote, UsageSource
-from usage.pricing import FREE, Price, Tokens
+from usage.pricing import FREE, MAX_TOKENS, Price, Tokens
 
 ID = identity.new_id()
 SETTLED_AT = datetime.fromtimestamp(1_700_000_002.9, UTC)
@@ -407,6 +407,14 @@ def test_an_upstream_is_believed_what_the_request_can_have_used(usage: Usage) ->
 )
 def test_beyond_that_we_count_and_say_why(usage: Usage) -> None:
     assert judged(usage) == OURS
+
+
+@pytest.mark.parametrize("usage", [Usage(1 << 31, 2), Usage(7, 1 << 31)])
+def test_a_free_models_usage_that_no_column_holds_is_not_believed(usage: Usage) -> None:
+    most = MAX_TOKENS
+    huge = replace(PAID, price=FREE, sampled_count=128, max_output_tokens=most, max_prompt_tokens=1 << 40)
+    assert judged(usage, huge) == OURS
+    assert judged(Usage(most, most), huge) == (UsageSource.UPSTREAM, None, most, most)
 
 
 def test_the_upstreams_usage_may_include_answers_that_were_not_shown() -> None:
