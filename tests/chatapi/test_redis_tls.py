@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,6 +95,31 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
     for refused in (f"127.0.0.1:{server.port}/0", f"localhost:{server.port}/0{trusted}"):
         with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
             await asyncio.to_thread(ask, f"rediss://{refused}")
+
+
+@pytest.mark.parametrize("has_sentinel", [False, True])
+async def test_connections_of_one_minute_read_the_certificates_once(
+    server: Server, sentinel: SentinelStub, monkeypatch: pytest.MonkeyPatch, has_sentinel: bool
+) -> None:
+    contexts, create = list[ssl.SSLContext](), ssl.create_default_context
+
+    def create_context() -> ssl.SSLContext:
+        contexts.append(create())
+        return contexts[-1]
+
+    monkeypatch.setattr(redis_sentinel, "_certificates", {})
+    monkeypatch.setattr(ssl, "create_default_context", create_context)
+    port, scheme = (sentinel.port, "rediss+sentinel") if has_sentinel else (server.port, "rediss")
+    url = f"{scheme}://127.0.0.1:{port}/{'main' * has_sentinel}?ssl_ca_certs={server.certificate}"
+
+    async def ask(at_s: float) -> int:
+        monkeypatch.setattr(time, "monotonic", lambda: at_s)
+        redis = connect(url)
+        await redis.ping()
+        await redis.aclose()
+        return len(contexts)
+
+    assert [await ask(at_s) for at_s in (60, 61, 119, 120)] == [1, 1, 1, 2]
 
 
 @pytest.fixture
