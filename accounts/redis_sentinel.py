@@ -65,6 +65,9 @@ async def primary_address(urls: SentinelURLs) -> Address:
             failed[url] = None
         except RedisError as error:
             failed[url] = error
+        except asyncio.CancelledError:
+            _answered.pop(urls, None)  # a caller with a shorter time limit must not ask it first for ever
+            raise
         finally:
             await sentinel.aclose()
     raise _unknown(urls, failed)
