@@ -52,8 +52,9 @@ async def primary_address(urls: SentinelURLs) -> Address:
     """Return the host and port of the primary. Raises `RedisError` if no sentinel knows it."""
     failed: dict[str, RedisError | None] = {}
     for url in _in_order(urls):
-        sentinel = Redis.from_url(
-            url, retry=Retry(NoBackoff(), 0), driver_info=_DRIVER, decode_responses=True
+        options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "driver_info": _DRIVER}
+        sentinel = Redis.from_pool(
+            on_loop.ConnectionPool(**options, decode_responses=True, **pool_options(url))
         )
         try:
             async with in_time(SENTINEL_TIMEOUT_S):
@@ -64,6 +65,9 @@ async def primary_address(urls: SentinelURLs) -> Address:
             failed[url] = None
         except RedisError as error:
             failed[url] = error
+        except asyncio.CancelledError:
+            _answered.pop(urls, None)  # a caller with a shorter time limit must not ask it first for ever
+            raise
         finally:
             await sentinel.aclose()
     raise _unknown(urls, failed)
@@ -159,6 +163,25 @@ def _has_left(error: ResponseError) -> bool:
     return isinstance(error, ReadOnlyError) or str(error).startswith("UNBLOCKED ")
 
 
+# The minute in which they were first used, and the certificates, by the options of the URL.
+_certificates: dict[str, tuple[int, on_loop.RedisSSLContext]] = {}
+
+
+class TLSConnection(on_loop.SSLConnection):
+    """A connection with TLS, which shares certificates with others of the same minute.
+
+    Reading a machine's certificates takes 17 ms, in which the event loop does nothing else.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        key = repr(sorted((name, value) for name, value in options.items() if name.startswith("ssl_")))
+        minute = int(time.monotonic() // 60)
+        if key not in _certificates or _certificates[key][0] != minute:
+            _certificates[key] = minute, self.ssl_context
+        self.ssl_context = _certificates[key][1]
+
+
 class SentinelConnection(on_loop.Connection):
     """A connection to the primary."""
 
@@ -197,7 +220,7 @@ class SentinelConnection(on_loop.Connection):
             raise RedisConnectionError("the primary has become a replica") from error
 
 
-class TLSSentinelConnection(SentinelConnection, on_loop.SSLConnection):
+class TLSSentinelConnection(SentinelConnection, TLSConnection):
     """The same with TLS, which verifies the certificate for the address that the sentinels name."""
 
 
@@ -245,7 +268,10 @@ def pool_options(url: str) -> dict[str, Any]:
     """Return the arguments that a URL of the settings gives to an asynchronous pool of redis-py."""
     urls = sentinel_urls(url)
     if urls is None:
-        return {**on_loop.parse_url(url)}
+        options: dict[str, Any] = {**on_loop.parse_url(url)}
+        if options.get("connection_class") is on_loop.SSLConnection:
+            options["connection_class"] = TLSConnection
+        return options
     kind = TLSSentinelConnection if urls.has_tls else SentinelConnection
     return {**on_loop.parse_url(urls.primary), "connection_class": kind, "sentinels": urls}
 

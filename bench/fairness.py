@@ -7,9 +7,9 @@
                                           the same with the default bound on open generations
 
 The small organization's callers send one stream of 2 s after the other. All of the flood's streams are
-accepted and wait or run, unless `--most-open` bounds them. They come at once, or evenly within `--arrive-
-in-seconds`; with `--impatient`, refused callers ignore Retry-After and come back after a second. A round
-is a measurement alone and one beside the flood; the table has the medians of all rounds, and their
+accepted and wait or run, unless `--most-open` bounds them. They come at once, or evenly within
+`--arrive-in-seconds`; with `--impatient`, refused callers ignore Retry-After and come back after a second. A
+round is a measurement alone and one beside the flood; the table has the medians of all rounds, and their
 ranges.
 """
 

@@ -84,3 +84,13 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1
 for _, id in ipairs(due) do redis.call('ZADD', KEYS[1], now + ARGV[2], id) end
 return due
 """
+
+# Deletes a generation's state, and its log if it has ended; puts it on the list of responses to store. It
+# frees more than it writes, so a full Redis executes it, too.
+# KEYS: the state; the list; the log if it has ended. ARGV: how many ms the deletion is remembered; the id.
+DELETE = """#!lua flags=allow-oom
+-- Not unlinked: a process that is storing the response in this moment must see the deletion.
+redis.call('SET', KEYS[1], '', 'PX', ARGV[1])
+redis.call('ZADD', KEYS[2], 0, ARGV[2])
+if KEYS[3] then redis.call('UNLINK', KEYS[3]) end
+"""

@@ -132,14 +132,11 @@ class RedisStream:
             return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
-            # Not unlinked: a process that is storing the response in this moment must see the deletion.
-            ttl_ms = self._ttl_ms if has_ended else self._request_ttl_ms
-            pipe.set(self.key("state", generation_id.hex), b"", px=ttl_ms)
-            pipe.zadd(f"{self._prefix}unstored", {generation_id.hex: 0})
-            if has_ended:
-                pipe.unlink(self.key("log", generation_id.hex))
-            await pipe.execute()
+        id_hex, ttl_ms = generation_id.hex, self._ttl_ms if has_ended else self._request_ttl_ms
+        keys = [self.key("state", id_hex), f"{self._prefix}unstored"]
+        keys += [self.key("log", id_hex)] if has_ended else []
+        async with in_time():
+            await self._redis.eval(scripts.DELETE, len(keys), *keys, ttl_ms, id_hex)
 
     # ---- responses to store in the database
 

@@ -151,7 +151,10 @@ async def _forget_answer(services: Services, row: Generation) -> None:
         pass
     # A stream may end before its generation: a lost worker's log is still needed, to charge for it.
     if await services.commits.read(reports.end_of, row.id) is not None:
-        await services.streams.of(row.id).forget({row.id: DELETED_LOG_MS})
+        stream = services.streams.of(row.id)
+        await stream.forget({row.id: DELETED_LOG_MS})
+        # Once more, for a process that began to store the response at its end and takes longer than that.
+        await stream.delete(row.id, has_ended=False)
 
 
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:

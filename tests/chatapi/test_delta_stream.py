@@ -547,6 +547,16 @@ async def test_a_full_valkey_does_not_hide_that_a_log_is_not_sealed(
     assert await stream.publish([entry(generation_id, 6, texts(6, 6))]) == {generation_id}
 
 
+async def test_a_full_valkey_deletes(valkey: Valkey, stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.keep([KeptRequest(generation_id, Job("web", b"{}"), b"a state", stores_response=True)])
+    await stream.publish([entry(generation_id, 1, texts(1, 3))])
+    valkey.client.config_set("maxmemory", 1)
+    await stream.delete(generation_id, has_ended=True)
+    assert await stream.state(generation_id) == b""
+    assert not await stream.has_log(generation_id)
+
+
 async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 3))))

@@ -10,7 +10,7 @@ from pytest_django import Settings
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from accounts import redis_time_limit
+from accounts import redis_sentinel, redis_time_limit
 from accounts.redis_sentinel import primary_address
 from accounts.redis_urls import sentinel_urls
 from accounts.sign_in import attempts
@@ -18,6 +18,7 @@ from accounts.sign_in.cache import AllauthInRedisCache
 from chatapi.doctor import stores
 from chatapi.doctor.finding import Level
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
+from chatapi.redis_servers import servers_away
 from tests.installation import free_port
 from tests.replicated_valkey import NAME, SENTINEL_PASSWORD, ReplicatedValkey
 from tests.sentinel_stub import serve_sentinel
@@ -119,6 +120,19 @@ async def test_a_silent_sentinel_delays_one_connection(store: ReplicatedValkey) 
             assert (await primary_address(urls))[1] == store.primary
             took_s.append(time.monotonic() - began)
     assert len([each for each in took_s if each > 0.5]) <= 1
+
+
+async def test_a_probe_asks_another_sentinel_after_one_that_is_silent(
+    store: ReplicatedValkey, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = store.url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},")
+        settings.STREAMS_URL = settings.BROKER_URL = url
+        urls = sentinel_urls(url)
+        assert urls
+        monkeypatch.setitem(redis_sentinel._answered, urls, urls.sentinels[0])
+        monkeypatch.setattr("random.sample", lambda urls, _: list(reversed(urls)))
+        assert [bool(await servers_away(0.5)) for _ in range(3)] == [True, False, False]
 
 
 def test_the_doctor_asks_each_sentinel(store: ReplicatedValkey, settings: Settings) -> None:

@@ -1,8 +1,11 @@
 """Every client of Redis verifies the server's certificate and its name."""
 
 import asyncio
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +15,14 @@ import pytest
 import uvloop
 from celery import Celery
 from kombu.exceptions import OperationalError
+from pytest_django.fixtures import Settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from accounts import redis_sentinel
 from chatapi.celery import broker_settings
 from chatapi.redis_client import DedicatedConnection, connect, connect_from_thread
+from chatapi.redis_servers import servers_away
 from chatapi.worker import message_channel
 from chatapi.worker.slot_shares import SlotShares
 from tests.chatapi.worker.processes import Valkey, eventually
@@ -94,6 +99,56 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
     for refused in (f"127.0.0.1:{server.port}/0", f"localhost:{server.port}/0{trusted}"):
         with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
             await asyncio.to_thread(ask, f"rediss://{refused}")
+
+
+@pytest.mark.parametrize("is_broker", [False, True])
+async def test_a_server_that_answers_and_closes_no_connection_is_there(
+    certificate: Path, settings: Settings, is_broker: bool
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_name("key"))
+
+    def answer(listening: socket.socket) -> socket.socket:
+        accepted, _ = listening.accept()
+        encrypted = context.wrap_socket(accepted, server_side=True)
+        while b"PING" not in (sent := encrypted.recv(4_096)):
+            encrypted.sendall(b"%0\r\n" if b"HELLO" in sent else b"+OK\r\n" * sent.count(b"*"))
+        encrypted.sendall(b"+PONG\r\n")
+        return encrypted  # nothing reads that the client closes the connection
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as server:
+        url = f"rediss://127.0.0.1:{listening.getsockname()[1]}?ssl_ca_certs={certificate}"
+        settings.STREAMS_URL, settings.BROKER_URL = url, url
+        if is_broker:
+            settings.STREAMS_URL = "redis://127.0.0.1:1"
+        answered = server.submit(answer, listening)
+        assert url not in await servers_away(5)
+        answered.result().close()
+
+
+@pytest.mark.parametrize("has_sentinel", [False, True])
+async def test_connections_of_one_minute_read_the_certificates_once(
+    server: Server, sentinel: SentinelStub, monkeypatch: pytest.MonkeyPatch, has_sentinel: bool
+) -> None:
+    contexts, create = list[ssl.SSLContext](), ssl.create_default_context
+
+    def create_context() -> ssl.SSLContext:
+        contexts.append(create())
+        return contexts[-1]
+
+    monkeypatch.setattr(redis_sentinel, "_certificates", {})
+    monkeypatch.setattr(ssl, "create_default_context", create_context)
+    port, scheme = (sentinel.port, "rediss+sentinel") if has_sentinel else (server.port, "rediss")
+    url = f"{scheme}://127.0.0.1:{port}/{'main' * has_sentinel}?ssl_ca_certs={server.certificate}"
+
+    async def ask(at_s: float) -> int:
+        monkeypatch.setattr(time, "monotonic", lambda: at_s)
+        redis = connect(url)
+        await redis.ping()
+        await redis.aclose()
+        return len(contexts)
+
+    assert [await ask(at_s) for at_s in (60, 61, 119, 120)] == [1, 1, 1, 2]
 
 
 @pytest.fixture

@@ -455,12 +455,16 @@ def test_a_response_in_the_background_is_cancelled(client: Client, installation:
     assert again.json == cancelled.json
 
 
-def test_the_answer_of_a_response_that_was_deleted_while_it_ran_is_forgotten(client: Client) -> None:
+def test_the_answer_of_a_response_that_was_deleted_while_it_ran_is_forgotten(
+    client: Client, installation: Installation
+) -> None:
     response = ask(client, model="begins-late", background=True).json
     assert client.send("DELETE", f"/v1/responses/{response['id']}").json["deleted"] is True
     stream = f"/v1/generations/{response['id']}/stream"
     assert b"response.completed" in client.send("GET", stream).body
     wait_for(lambda: client.send("GET", stream).status == 410, "the end of the log")
+    with installation.open_valkey() as redis:  # the deletion is remembered
+        assert redis.get(f"chatapi:state:{response['id'].removeprefix('resp_')}") == b""
 
 
 def test_a_synchronous_response_is_not_cancelled(client: Client) -> None:

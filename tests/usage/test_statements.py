@@ -300,6 +300,25 @@ def test_a_month_has_its_preview_until_its_statement_is_issued(
     assert (status(own, MARCH), status(own, MARCH.next.next)) == ("closed", None)
 
 
+def test_each_of_several_months_that_wait_for_their_statements_has_a_preview(
+    key: APIKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_all()
+    set_clock(monkeypatch, MARCH.next.end + timedelta(hours=1))
+    while closing.close_next():
+        pass
+    while itemizing.itemize_next():
+        pass
+    rows, own = Statement.objects.all(), key.project.organization
+    previews = [reading.read(rows, own, month) for month in (MARCH, MARCH.next)]
+    assert [found and found.document.status for found in previews] == ["preview", "preview"]
+    close_all()
+    for before in previews:
+        assert before is not None
+        row = rows.get(month=before.document.month.first_day)
+        assert document.decode(row.content).totals == before.document.totals
+
+
 def items() -> list[dict[str, object]]:
     return sorted(({**row, "id": 0} for row in DailyItem.objects.values()), key=repr)
 

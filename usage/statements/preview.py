@@ -1,4 +1,4 @@
-"""The statement of a month that is not closed, as of now: the current month, and the last one for an hour."""
+"""The statement of a month without an issued one, as of now: the current month, and those that wait."""
 
 from datetime import date, datetime
 from typing import Any, NamedTuple

@@ -12,7 +12,7 @@ from usage.models import LedgerSeal, Statement
 from usage.rollups.closed_days import DAY, midnight
 from usage.statements import document
 from usage.statements.document import StatementDocument
-from usage.statements.issuing import Due, due
+from usage.statements.issuing import due
 from usage.statements.month import Month
 from usage.statements.preview import preview
 
@@ -61,8 +61,11 @@ def read(rows: QuerySet[Statement], organization: Organization, month: Month) ->
     if progress.statement_id is not None:
         row = rows.filter(pk=progress.statement_id).first()
         return Reading(document.decode(row.content), row.content, row) if row else None
-    # A month that has just been closed keeps its preview until its statement is issued.
-    if month not in progress.open_months and Due(organization.pk, month) not in due(organization.pk):
+    # A closed month keeps its preview until its statement is issued, which waits for those of months before.
+    current = Month.of(progress.now)
+    if month not in progress.open_months and not any(
+        each.month <= month < current for each in due(organization.pk)
+    ):
         return None
     made = preview(organization, month, progress.now)
     return Reading(made, document.encode(made))
