@@ -13,7 +13,7 @@ class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The base of objects whose `type` says which one it is."""
 
 
-class _Part(Tagged, frozen=True):
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The base of the parts of messages and outputs."""
 
     sdk_members: ClassVar[dict[str, Any]]
