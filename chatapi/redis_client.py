@@ -41,7 +41,7 @@ def url_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError):
+    except (AttributeError, TypeError, ValueError):  # the first one is for `?retry=5`
         raise UnreadableURL from None
 
 

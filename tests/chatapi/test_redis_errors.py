@@ -206,7 +206,13 @@ def test_a_listener_whose_connection_is_reset(proxy: ChaosProxy) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://:hun/ter2@127.0.0.1:1", "redis://127.0.0.1:1?hunter2=1", "redis://hunter2..invalid"]
+    "url",
+    [
+        "redis://:hun/ter2@127.0.0.1:1",
+        "redis://127.0.0.1:1?hunter2=1",
+        "redis://hunter2..invalid",
+        "redis://:hunter2@127.0.0.1:1?retry=5",
+    ],
 )
 def test_a_url_that_cannot_be_read_is_not_in_the_text(url: str) -> None:
     with pytest.raises(UnreadableURL) as raised, url_errors():
