@@ -92,6 +92,14 @@ class IdentityProviderAdmin(TenantAdmin, ListAdmin):
         super().delete_model(request, obj)
 
 
+# In the words of the console's page of an account.
+_FACTORS = {
+    Authenticator.Type.TOTP: "Authenticator app",
+    Authenticator.Type.WEBAUTHN: "Passkey",
+    Authenticator.Type.RECOVERY_CODES: "Recovery codes",
+}
+
+
 @admin.register(Authenticator)
 class AuthenticatorAdmin(ReadOnlyAdmin, ListAdmin):
     """Second factors of people. Their secrets are shown nowhere."""
@@ -113,4 +121,4 @@ class AuthenticatorAdmin(ReadOnlyAdmin, ListAdmin):
 
     @display(description="Kind")
     def kind(self, row: Authenticator) -> str:
-        return str(row.get_type_display())
+        return str(_FACTORS.get(row.type, row.type))

@@ -64,7 +64,7 @@ class MemberInline(TenantAdmin, TabularInline):
 
     model = Member
     extra = 0
-    fields = readonly_fields = ["user", "role", "created_at"]
+    fields = readonly_fields = ["user", "role", "created"]
     show_change_link = True
     hide_title = True
     nobody_may = ("add", "change", "delete")
@@ -72,6 +72,11 @@ class MemberInline(TenantAdmin, TabularInline):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
         return rows
+
+    # One word: the theme capitalizes each word of a label on a phone.
+    @display(description="Created")
+    def created(self, row: Member) -> str:
+        return f"{row.created_at:%Y-%m-%d %H:%M}"
 
 
 class ProjectInline(TenantAdmin, TabularInline):

@@ -240,6 +240,15 @@ def test_a_switchs_label_has_one_line_on_a_phone(page: Page, installation: Insta
     assert label.evaluate("(label) => label.getClientRects().length") == 1
 
 
+def test_the_menu_beside_two_lists_is_in_its_card_on_a_phone(page: Page, installation: Installation) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/auth/user/1/change/")
+    right = "(element) => element.getBoundingClientRect().right"
+    wrapper = page.locator(".related-widget-wrapper:has(> .selector)").first
+    menu = wrapper.locator("[x-ref], [aria-haspopup]").last.evaluate(right)
+    assert menu <= wrapper.evaluate(right) + 1
+
+
 def test_amounts_end_at_the_edge_on_a_phone(page: Page, installation: Installation, running: str) -> None:
     """Zeros keep the points of a column below each other; on a phone there is no column."""
     page.set_viewport_size({"width": 390, "height": 844})

@@ -66,6 +66,12 @@ def test_a_file_is_looked_at_before_it_counts(root: Client, small: ServedModel) 
     assert price.output_per_mtok_nanodollars == 900_000_000
 
 
+def test_the_preview_of_a_new_model_has_no_earlier_prices(root: Client) -> None:
+    preview = text(upload(root, MODEL))
+    assert "price input_per_mtok 0.15" in preview
+    assert "none" not in preview
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_second_import_gives_up_after_a_while(root: Client, small: ServedModel) -> None:
     form = agreed(upload(root, MODEL))

@@ -155,12 +155,16 @@ def test_pages_of_the_list_have_each_limit_once(alice: Person) -> None:
     assert found == whole
 
 
-def test_budgets_that_are_nearly_reached_come_first(alice: Person) -> None:
+def test_budgets_that_are_nearly_reached_come_first_the_fullest_at_the_top(alice: Person) -> None:
     spent, organization = run(alice).amount_nanodollars, alice.project.organization
     key, project = {"scope": Scope.API_KEY, "scope_id": alice.api_key.pk}, alice.project.pk
     far = [limit(Scope.ORGANIZATION, organization.pk), limit(Scope.PROJECT, project)]
     near = [
         limit(Scope.PROJECT, project, "day", "0"),
+        BudgetLimit.objects.create(**key, period="ever", limit_nanodollars=spent * 10 // 9),
+        BudgetLimit.objects.create(
+            scope=Scope.PROJECT, scope_id=project, period="ever", limit_nanodollars=spent * 8 // 7
+        ),
         BudgetLimit.objects.create(**key, period="day", limit_nanodollars=spent * 5 // 4),
         BudgetLimit.objects.create(
             **key, period="month", limit_nanodollars=10**15, soft_limit_nanodollars=spent

@@ -147,3 +147,10 @@ def test_the_heading_has_the_name_as_it_is(root: Client, alice: Person) -> None:
     heading = re.search(r"<h1.*?</h1>", root.get(url(alice)).content.decode(), re.DOTALL)
     assert heading
     assert re.sub(r"<[^>]*>|\s+", " ", heading[0]).strip() == "openings ltd"
+
+
+def test_its_form_labels_the_day_of_a_member_with_one_word(root: Client, alice: Person) -> None:
+    page = root.get(f"/admin/accounts/organization/{alice.project.organization_id}/change/").content.decode()
+    (cell,) = re.findall(r"<td[^>]* field-created .*?</td>", page, re.DOTALL)
+    assert 'data-label="Created"' in cell
+    assert re.search(r">\s*\d{4}-\d\d-\d\d \d\d:\d\d\s*<", cell)

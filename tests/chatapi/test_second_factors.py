@@ -169,6 +169,7 @@ def test_a_superuser_removes_a_lost_factor(alice: Person, root: Client) -> None:
     assert "Second factors | chatapi" in text(root.get("/admin/mfa/authenticator/"))
     shown = root.get(f"{path}change/").content.decode()
     assert "alice" in shown
+    assert "Authenticator app" in shown
     assert row.data["secret"] not in shown
     assert client_of(alice.user).get(f"{path}change/").status_code == 403
     root.post(f"{path}delete/", {"post": "yes"})

@@ -4,6 +4,7 @@ import random
 import re
 from datetime import UTC, datetime, timedelta
 
+import pypdfium2  # type: ignore[import-untyped]  # it brings no types
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction
@@ -14,7 +15,7 @@ from accounts.audit.models import AuditEntry
 from chatapi.console import statement_pages as console_pages
 from tests.admin_pages import client_of, shown, text
 from tests.cast import Person
-from tests.usage.billing_months import NOTE, NOW, START, close_all, set_clock, set_prices, use
+from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, set_clock, set_prices, use
 from usage.books import corrections, credit
 from usage.books.corrections import Correction
 from usage.models import LedgerEntry, Statement
@@ -54,6 +55,25 @@ def test_an_operator_finds_the_statement_of_an_organization_and_month(
     assert (found.count("January 2026"), "February 2026" in found) == (1, False)
     assert [each.value() for each in response.context["filters"]] == [str(owner), "2026-01"]
     assert "Umbrella" not in shown(root.get(f"{PATH}?organization=Acme")).partition("Find")[2]
+
+
+def test_a_pdf_begins_its_usage_on_the_first_page_and_no_numbers_touch(
+    db: None, root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch)
+    chance, keys = random.Random(1), keys_of("Acme")
+    set_prices(chance, keys)
+    for days in range(31):
+        use(chance, keys[days % len(keys)], START + timedelta(days=days), completion=100)
+    close_all()
+    file = root.get(f"{PATH}{keys[0].project.organization_id}/2026-01.pdf").content
+    document = pypdfium2.PdfDocument(file)
+    pages = [page.get_textpage().get_text_bounded() for page in document]
+    document.close()
+    assert "Closing balance" in pages[0]
+    assert "Kind of tokens" in pages[0]
+    assert re.search(r"\$\d\.\d{9} \$\d\.\d{9} ", pages[0])
+    assert not re.search(r"\d\$", "\n".join(pages))
 
 
 def test_the_list_has_pages(used: None, root: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from django.db import models
 from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Coalesce, Concat
+from django.db.models.functions import Cast, Coalesce, Concat, Least
 
 from accounts import access
 from accounts.models import EndUser, Organization, Project
@@ -37,7 +37,7 @@ _TO_ORGANIZATION = {
     Scope.END_USER: "projects__end_users",
 }
 # Ends with the primary key: a page that ends between two limits of one place would lose the second.
-_PLACE = ("is_far", "rank", "scope_id", "turn", "pk")
+_PLACE = ("is_far", "space", "rank", "scope_id", "turn", "pk")
 _EACH_END_USER = (Scope.ORGANIZATION_END_USERS, Scope.PROJECT_END_USERS)
 
 
@@ -106,7 +106,8 @@ def limits_page(
     organization: Organization, project: Project | None, after: int | None, size: int
 ) -> list[LimitUse] | None:
     """Return limits of the organization, or of the project and its keys, that come after one in the list;
-    None if that one is not in it. Limits of which 80 % or the warning is reached come first.
+    None if that one is not in it. Limits of which 80 % or the warning is reached come first, the fullest
+    one at the top.
     """
     now, of_it = database_now(), access.belonging_to(organization.pk, BudgetLimit.objects.all())
     rows: Any = _in_order(_with_share(of_it, [local_day(now, organization.time_zone)]))
@@ -199,8 +200,13 @@ def _with_share(rows: QuerySet[BudgetLimit], days: Collection[date]) -> Any:
 def _in_order(rows: Any) -> Any:
     is_near = Q(share__gte=NEAR_LIMIT) | Q(used__gte=F("soft_limit_nanodollars"))
     is_far = Case(When(is_near, then=0), default=1, output_field=models.IntegerField())
+    # A whole number, because the next page compares it: databases read floats back as neighbours.
+    millionths = Cast(
+        Least(F("share"), 1e6, output_field=models.FloatField()) * -1e6, models.BigIntegerField()
+    )
+    space = Case(When(is_near, then=millionths), default=0, output_field=models.BigIntegerField())
     places = {"rank": _place_in(_ORDER, "scope"), "turn": _place_in(_PERIODS, "period")}
-    return rows.annotate(is_far=is_far, **places).order_by(*_PLACE)
+    return rows.annotate(is_far=is_far, space=space, **places).order_by(*_PLACE)
 
 
 def _place_in(order: Iterable[str], column: str) -> Case:

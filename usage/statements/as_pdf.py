@@ -15,22 +15,29 @@ from reportlab.lib.units import mm
 from reportlab.lib.utils import simpleSplit
 from reportlab.pdfbase.pdfmetrics import stringWidth
 from reportlab.pdfgen.canvas import Canvas
-from reportlab.platypus import Flowable, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
+from reportlab.platypus import (
+    CondPageBreak,
+    Flowable,
+    Paragraph,
+    SimpleDocTemplate,
+    Spacer,
+    Table,
+    TableStyle,
+)
 
 from usage.statements import sections
 from usage.statements.document import StatementDocument
 from usage.statements.sections import Section
 
 FONT, BOLD, SIZE = "Helvetica", "Helvetica-Bold", 8.5
+PADDING = 2
 MARGIN = 18 * mm
 WIDTH = A4[0] - 2 * MARGIN
 # A command of a table's style: its name, two corners of cells, and values.
 _Command = tuple[str, tuple[int, int], tuple[int, int], *tuple[Any, ...]]
 _FAINT, _LINE = colors.HexColor("#5b6270"), colors.HexColor("#c9cdd5")
 _TITLE = ParagraphStyle("title", fontName=BOLD, fontSize=18, leading=24)
-_HEADING = ParagraphStyle(
-    "heading", fontName=BOLD, fontSize=11, leading=14, spaceBefore=14, spaceAfter=4, keepWithNext=1
-)
+_HEADING = ParagraphStyle("heading", fontName=BOLD, fontSize=11, leading=14, spaceBefore=14, spaceAfter=4)
 _TEXT = ParagraphStyle("text", fontName=FONT, fontSize=9, leading=13)
 _NOTE = ParagraphStyle("note", fontName=FONT, fontSize=8, leading=11, textColor=_FAINT)
 _FOOT = ParagraphStyle("foot", fontName=FONT, fontSize=7, leading=9, textColor=_FAINT)
@@ -70,6 +77,8 @@ def _content(made: StatementDocument) -> Iterator[Flowable]:
     yield Spacer(1, 8)
     yield _summary(made)
     for section in sections.sections(made):
+        # A heading begins a new page where only a few rows would stand below it.
+        yield CondPageBreak(35 * mm)
         yield Paragraph(section.title, _HEADING)
         yield _table(section)
         if section.left_out:
@@ -95,8 +104,7 @@ def _summary(made: StatementDocument) -> Table:
 
 
 def _table(section: Section) -> Table:
-    parts = WIDTH / sum(column.width for column in section.columns)
-    widths = [column.width * parts for column in section.columns]
+    widths = _widths(section)
     texts = sum(not column.is_number for column in section.columns)
     rows: list[list[str]] = [[column.name for column in section.columns]]
     style: list[_Command] = [
@@ -105,7 +113,7 @@ def _table(section: Section) -> Table:
         ("ALIGN", (texts, 0), (-1, -1), "RIGHT"),
         ("VALIGN", (0, 0), (-1, -1), "TOP"),
         ("LINEBELOW", (0, 0), (-1, -1), 0.25, _LINE),
-        *((f"{side}PADDING", (0, 0), (-1, -1), 2) for side in ("LEFT", "RIGHT", "TOP", "BOTTOM")),
+        *((f"{side}PADDING", (0, 0), (-1, -1), PADDING) for side in ("LEFT", "RIGHT", "TOP", "BOTTOM")),
     ]
     for group in section.groups:
         if group.name:
@@ -115,11 +123,28 @@ def _table(section: Section) -> Table:
     return Table(rows, widths, repeatRows=1, style=TableStyle(style), hAlign="LEFT")
 
 
+def _widths(section: Section) -> list[float]:
+    """Return the columns' widths: numbers get their part or what their longest one needs, texts the rest."""
+    parts = WIDTH / sum(column.width for column in section.columns)
+    widths = [column.width * parts for column in section.columns]
+    for at, column in enumerate(section.columns):
+        if column.is_number:
+            cells = [column.name, *(row[at] for group in section.groups for row in group.rows)]
+            longest = max(stringWidth(cell, FONT, SIZE) for cell in cells)
+            widths[at] = max(widths[at], longest + 4 * PADDING)
+    numbers = sum(width for width, column in zip(widths, section.columns, strict=True) if column.is_number)
+    texts = sum(column.width for column in section.columns if not column.is_number)
+    return [
+        width if column.is_number else column.width / texts * (WIDTH - numbers)
+        for width, column in zip(widths, section.columns, strict=True)
+    ]
+
+
 def _wrapped(text: str, width: float) -> str:
     """Return the text with line breaks so that it fits, at spaces where there are some."""
     lines, most = [], max(int(width / (SIZE * 0.56)), 1)
-    for line in simpleSplit(text, FONT, SIZE, width - 4):
-        fits = stringWidth(line, FONT, SIZE) <= width - 4
+    for line in simpleSplit(text, FONT, SIZE, width - 2 * PADDING):
+        fits = stringWidth(line, FONT, SIZE) <= width - 2 * PADDING
         lines += [line] if fits else [line[at : at + most] for at in range(0, len(line), most)]
     return "\n".join(lines)
 
