@@ -300,7 +300,13 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         )
 
     def page_context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
-        return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "row": row}
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
+            "row": row,
+            "original": row,
+        }
 
     # ---- its life
 

@@ -92,6 +92,14 @@ def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(
     assert "/v1/embeddings" not in shown
 
 
+def test_the_title_of_the_form_says_add_and_that_of_the_secrets_page_does_not(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
+    adds = b'tracking-tight">Add</span>'
+    assert adds in root.get(ADD).content
+    assert adds not in root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"}).content
+
+
 def test_a_key_for_embeddings_has_their_snippets(root: Client, alice: Person, small: ServedModel) -> None:
     small.kind = ModelKind.EMBEDDINGS
     small.save()
