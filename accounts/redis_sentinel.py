@@ -46,6 +46,8 @@ Address = tuple[str, int]
 # The sentinel that has answered last. It is asked first: a sentinel that is down then delays one connection
 # instead of every third.
 _answered: dict[SentinelURLs, str] = {}
+# Its own generator: the watching thread draws at any time, and must not change what other code draws.
+_orders = random.Random()  # noqa: S311  nothing secret
 
 
 async def primary_address(urls: SentinelURLs) -> Address:
@@ -101,7 +103,7 @@ def open_sentinel(url: str) -> ThreadRedis:
 
 
 def _in_order(urls: SentinelURLs) -> list[str]:
-    shuffled = random.sample(urls.sentinels, len(urls.sentinels))
+    shuffled = _orders.sample(urls.sentinels, len(urls.sentinels))
     return sorted(shuffled, key=lambda url: url != _answered.get(urls))
 
 

@@ -110,13 +110,15 @@ def _granted(request: HttpRequest, console: Console) -> HttpResponse:
 def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     """Return the balance and a page of the payments, newest first."""
     own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
+    # Before the others: a payment that is said to be booked is then in the balance and in the list, too.
+    returned = _find(own, request.GET.get("payment", ""))
     rows, pages = _paged(request, console, own)
     return pages | {
         "balance": credit.balance(console.organization),
         "is_billed": metered_usage.is_billed(console.organization),
         "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
         "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in rows],
-        "returned": _find(own, request.GET.get("payment", "")),
+        "returned": returned,
     }
 
 

@@ -103,10 +103,10 @@ async def test_after_a_sentinel_has_named_a_replica_another_one_is_asked(
     async with serve_sentinel(primary=0) as outdated:
         outdated.primary = outdated.port
         url = store.url.replace("@", f"@127.0.0.1:{outdated.port},")
-        monkeypatch.setattr("random.sample", lambda urls, _: list(urls))
+        monkeypatch.setattr("accounts.redis_sentinel._orders.sample", lambda urls, _: list(urls))
         with pytest.raises(RedisConnectionError, match="the primary has become a replica"):
             await write(url)
-        monkeypatch.setattr("random.sample", lambda urls, _: list(reversed(urls)))
+        monkeypatch.setattr("accounts.redis_sentinel._orders.sample", lambda urls, _: list(reversed(urls)))
         await write(url)
 
 
@@ -131,7 +131,7 @@ async def test_a_probe_asks_another_sentinel_after_one_that_is_silent(
         urls = sentinel_urls(url)
         assert urls
         monkeypatch.setitem(redis_sentinel._answered, urls, urls.sentinels[0])
-        monkeypatch.setattr("random.sample", lambda urls, _: list(reversed(urls)))
+        monkeypatch.setattr("accounts.redis_sentinel._orders.sample", lambda urls, _: list(reversed(urls)))
         assert [bool(await servers_away(0.5)) for _ in range(3)] == [True, False, False]
 
 
