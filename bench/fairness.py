@@ -6,11 +6,12 @@
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --most-open 1020
                                           the same with the default bound on open generations
 
-The small organization's callers send one stream of 2 s after the other. All of the flood's streams are
-accepted and wait or run, unless `--most-open` bounds them. They come at once, or evenly within
-`--arrive-in-seconds`; with `--impatient`, refused callers ignore Retry-After and come back after a second. A
-round is a measurement alone and one beside the flood; the table has the medians of all rounds, and their
-ranges.
+The small organization's callers send one stream of 2 s after the other. Their upstream answers in 1 ms, so
+their time to first token is what the service adds; with `--small-model tok20-d100-f200` it contains 200 ms of
+the model's own, as clients see it. All of the flood's streams are accepted and wait or run, unless
+`--most-open` bounds them. They come at once, or evenly within `--arrive-in-seconds`; with `--impatient`,
+refused callers ignore Retry-After and come back after a second. A round is a measurement alone and one beside
+the flood; the table has the medians of all rounds, and their ranges.
 """
 
 import argparse
@@ -73,11 +74,11 @@ def main() -> None:
         )
         upstream, upstream_url = stack.enter_context(running_upstream(folder))
         large = stack.enter_context(chatapi(upstream_url, folder))
-        small = replace(large, key=prepare(folder, {SMALL_MODEL, asked.model}, upstream_url))
+        small = replace(large, key=prepare(folder, {asked.small_model, asked.model}, upstream_url))
         scenario = Scenario(
             "small",
             "the small organization",
-            SMALL_MODEL,
+            asked.small_model,
             asked.small_streams,
             requests=asked.requests,
             ramp_seconds=2,
@@ -121,6 +122,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--impatient", action="store_true", help="the flood does not obey Retry-After")
     parser.add_argument("--model", default=SMALL_MODEL, help="of the flood; see bench/behaviour.py")
+    parser.add_argument("--small-model", default=SMALL_MODEL, help="of the small organization")
     parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")
     parser.add_argument(
         "--ramp-seconds", type=float, default=5, help="from the flood's start to the measurement"
