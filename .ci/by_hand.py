@@ -80,7 +80,7 @@ def main() -> None:
         "two workers, a reaper and two web processes": start_processes,
         "nginx with TLS": set_up_nginx,
         "a key": make_key,
-        "doctor finds nothing": doctor,
+        "doctor finds nothing": lambda: expect("ok", doctor()),
         "a stream through https": stream,
         "an operator signs in through https": sign_in,
         "the journal says why a process does not start": read_the_journal,
@@ -89,6 +89,8 @@ def main() -> None:
         "back to the release before under load": go_back,
         "an upgrade under load": upgrade,
         "backup, and restore into a new database": restore,
+        "a replica for reports": set_up_replica,
+        "three sentinels, and a primary that dies": set_up_sentinels,
     }
     for name, step in steps.items():
         step_began_at = time.monotonic()
@@ -160,12 +162,13 @@ def make_key() -> None:
     KEY.write_text(key)
 
 
-def doctor() -> None:
-    """Run doctor; exit unless it ends as the document says."""
+def doctor() -> str:
+    """Return what doctor says; exit unless it ends as the document says."""
     command = OPERATIONS.block("manage.py createkey").splitlines()[1]
     said = run_with_settings(command)
     if OPERATIONS.quoted("0 wrong, 0 warnings") not in said.splitlines()[-1]:
         fail(said)
+    return said
 
 
 def read_the_journal() -> None:
@@ -328,7 +331,14 @@ def load() -> Iterator[None]:
 
 
 def sign_in() -> None:
-    """Sign in as the operator, as a browser does, and check that the cookies are for https only."""
+    """Sign in as the operator, and check that the cookies are for https only."""
+    _, cookies = signed_in()
+    if not {"sessionid", "csrftoken"} <= {each.name for each in cookies if each.secure}:
+        fail(f"cookies without Secure: {[each.name for each in cookies]}")
+
+
+def signed_in() -> tuple[urllib.request.OpenerDirector, http.cookiejar.CookieJar]:
+    """Return a browser in which the operator has signed in, and its cookies."""
     cookies = http.cookiejar.CookieJar()
     context = ssl.create_default_context(cafile=str(CERTIFICATE))
     browser = urllib.request.build_opener(
@@ -341,8 +351,7 @@ def sign_in() -> None:
     form = {"csrfmiddlewaretoken": token, "username": "op", "password": PASSWORD, "next": "/admin/"}
     sent = urllib.request.Request(page.url, urlencode(form).encode(), {"Referer": page.url})
     expect(f"https://{HOST}/admin/", browser.open(sent, timeout=30).url)
-    if not {"sessionid", "csrftoken"} <= {each.name for each in cookies if each.secure}:
-        fail(f"cookies without Secure: {[each.name for each in cookies]}")
+    return browser, cookies
 
 
 # ---- upgrade and restore
@@ -411,6 +420,79 @@ def restore() -> None:
     wait_for_processes()
     stream()
     doctor()
+
+
+# ---- docs/operations.md: a replica, and sentinels
+
+
+def set_up_replica() -> None:
+    """Make a streaming replica on this machine, and check that the operator's Overview reads it."""
+    role, access = (
+        re.split(r" +(?:--|#) ", line)[0] for line in OPERATIONS.block("REPLICATION").splitlines()
+    )
+    psql = OPERATIONS.quoted("runuser -u postgres -- psql")
+    append("/etc/postgresql/15/main/pg_hba.conf", access.replace("REPLICAS-ADDRESS", "127.0.0.1") + "\n")
+    reload = OPERATIONS.quoted("SELECT pg_reload_conf()")
+    run(f"{psql} --set ON_ERROR_STOP=1", answers=f"{role.replace('…', PASSWORD)}\n{reload};\n")
+    folder = "/var/lib/postgresql/15/replica"
+    run(f"pg_createcluster 15 replica --port 5433 && rm --recursive {folder} && mkdir {folder}")
+    run(f"chown postgres: {folder} && chmod 700 {folder}")
+    copy = OPERATIONS.block("pg_basebackup").replace("PRIMARY", "127.0.0.1").replace("FOLDER", folder)
+    run(f"export PGPASSWORD={PASSWORD}; cd /; runuser -u postgres -- {copy}")
+    run("systemctl start postgresql@15-replica")
+    name = OPERATIONS.quoted("CHATAPI_REPLICA_DATABASE_URL")
+    append(SETTINGS, f"{name}={DIRECT.replace('5432', '5433')}restored\n")
+    restart_webs()
+    expect("ok       replica       127.0.0.1 is 0.0 s behind.", doctor())
+    browser, cookies = signed_in()
+    # The operator's sign-in was a change, so their pages read the primary for a minute.
+    cookies.clear(HOST, "/", "chatapi_wrote")
+    browser.open(f"https://{HOST}/admin/", timeout=30)
+    reads = "SELECT sum(seq_scan + idx_scan) > 0 FROM pg_stat_user_tables WHERE relname = 'usage_hourlyusage'"
+    wait_for(
+        lambda: "t" in run(f'{psql} -p 5433 -d restored -tc "{reads}"'), "the Overview to read the replica"
+    )
+
+
+def set_up_sentinels() -> None:
+    """Replicate Redis, let three sentinels watch it, and kill the primary while requests stream."""
+    run(
+        f"{OPERATIONS.quoted('apt-get install redis-sentinel')} && systemctl disable --now redis-sentinel",
+        online=True,
+    )
+    main_file = Path("/etc/redis/redis.conf").read_text()
+    second = replace_once(main_file, "\nport 6379\n", "\nport 6380\nreplicaof 127.0.0.1 6379\n")
+    for written in ("/run/redis/redis-server.pid", "/var/log/redis/redis-server.log"):
+        second = replace_once(second, written, written.replace("server", "second"))
+    Path("/etc/redis/redis-second.conf").write_text(second.replace("/run/redis/", "/run/redis-second/"))
+    run("chown redis: /etc/redis/redis-second.conf && systemctl start redis-server@second")
+    for port in (26379, 26380, 26381):
+        file = Path(f"/etc/redis/sentinel-{port}.conf")
+        text = (
+            OPERATIONS.block("sentinel monitor NAME")
+            .replace("NAME", "chatapi")
+            .replace("10.0.0.1", "127.0.0.1")
+        )
+        file.write_text(re.sub(r"^sentinel auth-pass.*\n", "", text, flags=re.M) + f"port {port}\n")
+        run(f"chown redis: {file} && systemctl start redis-sentinel@{port}")
+    url = OPERATIONS.block("REDIS_URL=redis+sentinel://").strip().replace("NAME", "chatapi")
+    url = re.sub(r":PASSWORD@.*?/", "127.0.0.1:26379,127.0.0.1:26380,127.0.0.1:26381/", url)
+    SETTINGS.write_text(re.sub(r"^REDIS_URL=.*$", url, SETTINGS.read_text(), flags=re.M))
+    restart_workers()
+    restart_webs()
+    doctor()
+    run("systemctl kill --signal=KILL redis-server && systemctl stop redis-server")
+    wait_for(streams, "requests to stream again", 15)
+    doctor()
+
+
+def streams() -> bool:
+    """Return whether a request streams a whole answer."""
+    try:
+        stream()
+    except (OSError, HTTPException, ValueError):
+        return False
+    return True
 
 
 # ---- the machine
