@@ -553,7 +553,7 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float = READY
         time.sleep(0.2)
 
 
-def append(path: str, text: str) -> None:
+def append(path: str | Path, text: str) -> None:
     with Path(path).open("a") as file:
         file.write(text)
 
