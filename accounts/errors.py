@@ -23,7 +23,7 @@ class AccountsError(Exception):
 
 
 class KeyRefusal(StrEnum):
-    """Why a request has no valid key. For the counts only: all but the last look the same to clients."""
+    """Why a key is refused. For the counts only: clients get the same refusal for all but the last two."""
 
     MISSING = "no_key"
     MALFORMED = "malformed_key"
