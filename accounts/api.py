@@ -13,14 +13,17 @@ class APIKeyAuthentication(BaseAuthentication):
     """Sets `request.user` to the `Caller` of the key in one of `KEY_HEADERS`."""
 
     def authenticate(self, request: Request) -> tuple[Caller, None]:
-        """Return the caller. Raises `NotAuthenticated`, `TwoKeys` or `TooManyFailedAttempts`; a malformed
-        key costs no query.
+        """Return the caller; a malformed key costs no query.
+
+        Raises `NotAuthenticated`, `TwoKeys`, `TooManyFailedAttempts` or `IPNotAllowed`.
         """
         ip = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip
         with attempts.counted(ip):
             key = sent_key(KEY_HEADERS, request.headers.get)
             with attempts.permitted(ip, key):
-                return look_up(key), None
+                caller = look_up(key)
+        caller.require_ip(ip)
+        return caller, None
 
     def authenticate_header(self, request: Request) -> str:
         """Return the `WWW-Authenticate` header of a 401 (RFC 6750)."""

@@ -13,8 +13,16 @@ from django.db import connection
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import api_keys, end_users
-from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, PermissionDenied, TwoKeys
+from accounts import allowed_ips, api_keys, end_users
+from accounts.errors import (
+    IPNotAllowed,
+    KeyMissing,
+    KeyRefusal,
+    NotAuthenticated,
+    PermissionDenied,
+    TwoKeys,
+)
+from accounts.ip_addresses import Network, parsed
 from accounts.limits import Limit
 from accounts.model_lists import ModelsMode, list_allows
 from accounts.models import KeyScope, RateLimit
@@ -40,6 +48,8 @@ class Caller:
     """What its key may do (`KeyScope`); empty: everything."""
     allowed_models: frozenset[str] = frozenset()
     """The models that its key may use; empty: all."""
+    allowed_ips: tuple[Network, ...] = ()
+    """The networks from which its key may be used; empty: all."""
     models_mode: str = ModelsMode.ALL
     """Whether `listed_models` allows or forbids models (`ModelsMode`)."""
     listed_models: frozenset[str] = frozenset()
@@ -66,6 +76,12 @@ class Caller:
         """Return whether its key and its project may use the model, if that exists."""
         is_keys = not self.allowed_models or model in self.allowed_models
         return is_keys and list_allows(self.models_mode, self.listed_models, model)
+
+    def require_ip(self, ip: str) -> None:
+        """Raise `IPNotAllowed` unless its key may be used from the client's IP, which may be unknown."""
+        if self.allowed_ips and not allowed_ips.allows(self.allowed_ips, ip):
+            address = parsed(ip)
+            raise IPNotAllowed(self.api_key_id, "" if address is None else str(address))
 
     def require(self, scope: KeyScope) -> None:
         """Raise `PermissionDenied` unless its key has the scope."""
@@ -182,6 +198,7 @@ class _Row(NamedTuple):
     default_dialect: str
     scopes: str
     allowed_models: str
+    allowed_ips: str
     project_id: int
     organization_id: int
     models_mode: str
@@ -204,7 +221,7 @@ class _Row(NamedTuple):
 # users: a project may have a million others.
 _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previous_digest, k.is_test,
     k.is_admin, k.manages_as, COALESCE(NULLIF(k.default_dialect, ''), o.default_dialect),
-    k.scopes, k.allowed_models, k.project_id, p.organization_id,
+    k.scopes, k.allowed_models, k.allowed_ips, k.project_id, p.organization_id,
     p.models_mode, p.listed_models, p.model_aliases, p.model_fallbacks, p.hashes_end_users,
     p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone,
     k.previous_expires_at > {now},
@@ -261,6 +278,7 @@ def _caller(row: _Row, limits: Iterable[RateLimit]) -> Caller:
         rate_limits=tuple(limit for each in own if not each.each_end_user for limit in each.limits),
         scopes=frozenset(json.loads(row.scopes)),
         allowed_models=frozenset(json.loads(row.allowed_models)),
+        allowed_ips=allowed_ips.networks(json.loads(row.allowed_ips)),
         models_mode=row.models_mode,
         listed_models=frozenset(json.loads(row.listed_models)),
         key_name=f"{row.name} ({api_keys.redacted(row.public, is_test=bool(row.is_test))})",

@@ -5,6 +5,7 @@ AccountsError
 │   └── KeyMissing           there is no key
 ├── TwoKeys                  two headers hold different keys
 ├── TooManyFailedAttempts    the key is not looked up: too many wrong keys came from its IP
+├── IPNotAllowed             the key is valid but may not be used from this IP
 ├── PermissionDenied         the key is valid but may not do this
 ├── RateLimited              the key is valid but may not do this now
 └── KeyChanged               the key was changed after it was read
@@ -22,7 +23,7 @@ class AccountsError(Exception):
 
 
 class KeyRefusal(StrEnum):
-    """Why a request has no valid key. For the counts only: clients get the same refusal for all."""
+    """Why a key is refused. For the counts only: clients get the same refusal for all but the last two."""
 
     MISSING = "no_key"
     MALFORMED = "malformed_key"
@@ -34,6 +35,7 @@ class KeyRefusal(StrEnum):
     ARCHIVED_PROJECT = "archived_project"
     INACTIVE_ORGANIZATION = "inactive_organization"
     TOO_MANY_WRONG = "too_many_wrong_keys"
+    IP_NOT_ALLOWED = "ip_not_authorized"
 
 
 class NotAuthenticated(AccountsError):
@@ -67,6 +69,15 @@ class TooManyFailedAttempts(AccountsError):
         again = f"Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Too many requests with an incorrect API key came from your IP address. {again}")
         self.retry_after_ms = retry_after_ms
+
+
+class IPNotAllowed(AccountsError):
+    """The key is valid, but not from the client's IP. This is no attempt to guess a key."""
+
+    def __init__(self, api_key_id: int, ip: str) -> None:
+        """Store the key, and the IP that was seen; empty if none is known."""
+        super().__init__(api_key_id, ip)
+        self.api_key_id, self.ip = api_key_id, ip
 
 
 class PermissionDenied(AccountsError):

@@ -76,9 +76,9 @@ def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarde
 
 
 def client_ip(request: HttpRequest) -> str | None:
-    """Return the client's IP; None if it has none, as on a UNIX socket."""
-    found = of_meta(request.META, settings.TRUSTED_PROXIES).ip
-    return found if ip_addresses.is_ip(found) else None
+    """Return the client's IP, an IPv4 address as IPv4; None if it has none, as on a UNIX socket."""
+    found = ip_addresses.parsed(of_meta(request.META, settings.TRUSTED_PROXIES).ip)
+    return None if found is None else str(found)
 
 
 def client_network(request: HttpRequest) -> str:

@@ -16,20 +16,20 @@ _METADATA: Final = {ip_address("168.63.129.16")}
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
     """Return whether the peer is a trusted proxy, whose `X-Forwarded-…` headers count."""
-    found = _parsed(peer)
+    found = parsed(peer)
     return found is not None and any(found in each for each in _networks(tuple(trusted_proxies)))
 
 
 def network_of(ip: str) -> str:
     """Return the smallest network of one client: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
-    found = _parsed(ip)
+    found = parsed(ip)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), 64), strict=False))
     return ip if found is None else str(found)
 
 
 def is_ip(text: str) -> bool:
-    return _parsed(text) is not None
+    return parsed(text) is not None
 
 
 def is_ip_or_network(text: str) -> bool:
@@ -66,7 +66,8 @@ def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
-def _parsed(text: str) -> Address | None:
+def parsed(text: str) -> Address | None:
+    """Return the IP address, or None if the text is none; an IPv4 address that is mapped to IPv6 as IPv4."""
     try:
         found = ip_address(text.strip())
     except ValueError:

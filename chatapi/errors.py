@@ -11,6 +11,7 @@ from django.core.exceptions import TooManyFieldsSent
 
 from accounts.authentication import KEY_HEADERS, KeyHeaders
 from accounts.errors import (
+    IPNotAllowed,
     KeyMissing,
     NotAuthenticated,
     PermissionDenied,
@@ -59,6 +60,15 @@ def _not_authenticated(fault: str, key_headers: KeyHeaders) -> APIError:
     )
     message = f"{fault} Send a valid key as {places}."
     return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
+
+
+def _ip_not_allowed(error: IPNotAllowed) -> Failed:
+    """Return OpenAI's 401. It names the IP, for a person with a valid key has to know which one to allow."""
+    message = "This API key may only be used from listed IP addresses, and the service does not know yours."
+    if error.ip:
+        message = f"This API key may not be used from your IP address, {error.ip}. Send the request from an "
+        message += "allowed address, or add yours to the allowed IP addresses of the key."
+    return Failed(message, INVALID, "ip_not_authorized", status=401)
 
 
 def invalid_ticket() -> APIError:
@@ -265,6 +275,7 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
         error.second_header,
         400,
     ),
+    IPNotAllowed: _ip_not_allowed,
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),

@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
-from accounts import api_keys
+from accounts import allowed_ips, api_keys
 from accounts.model_lists import validate_model_names
 from accounts.models.organizations import Project, Role, ServiceAccount, identifier
 
@@ -77,6 +77,12 @@ class APIKey(models.Model):
         validators=[validate_model_names],
         help_text="The models it may use. Leave empty to allow all.",
     )
+    allowed_ips = models.JSONField(
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="The IP addresses and networks from which it may be used. Leave empty to allow every one.",
+    )
     default_dialect = models.CharField(
         max_length=16, blank=True, help_text="Overrides the organization's default dialect."
     )
@@ -111,7 +117,13 @@ class APIKey(models.Model):
         return f"{self.name} ({self.redacted})"
 
     def clean(self) -> None:
-        """Raise `ValidationError` for a role of a key that can't manage anything."""
+        """Normalize the IP addresses. Raises `ValidationError` for a wrong one, or for a role of a key that
+        can't manage anything.
+        """
+        try:
+            self.allowed_ips = allowed_ips.normalized(self.allowed_ips)
+        except ValidationError as error:
+            raise ValidationError({"allowed_ips": error}) from None
         if self.manages_as and (self.is_test or not self.is_admin):
             raise ValidationError({"manages_as": "Only a live admin key can manage its organization."})
 

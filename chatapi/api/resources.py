@@ -86,7 +86,8 @@ class Key(Struct, frozen=True, kw_only=True):
     """The calling key, with the budgets, the credit and the rate limits that can refuse its requests.
 
     Without scopes it may do everything. Without models it may use all that its project may, which
-    `GET /v1/models` lists. Limits of end users are not shown; credit is null if none is required.
+    `GET /v1/models` lists. Without allowed IPs it may be used from every address. Limits of end users are not
+    shown; credit is null if none is required.
     """
 
     id: int
@@ -99,6 +100,7 @@ class Key(Struct, frozen=True, kw_only=True):
     is_admin: bool
     scopes: list[str]
     models: list[str]
+    allowed_ips: list[str]
     created_at: str
     expires_at: str | None
     budgets: list[Budget]
@@ -270,6 +272,7 @@ def key(
         is_admin=row.is_admin,
         scopes=row.scopes,
         models=row.allowed_models,
+        allowed_ips=row.allowed_ips,
         created_at=_rfc3339(row.created_at),
         expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],

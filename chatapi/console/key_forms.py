@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts import keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
 from accounts.pages.admin_mixins import check_year
+from accounts.pages.allowed_ips_field import EXAMPLE, AllowedIPsField
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console
 from chatapi.wire.dialects import DIALECTS
@@ -43,7 +44,7 @@ class ExpiryField(forms.DateTimeField):
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """The name, rights, dialect and expiry of a key."""
+    """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
         required=False,
@@ -55,6 +56,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         widget=forms.CheckboxSelectMultiple,
         help_text="Leave empty to allow all models.",
     )
+    allowed_ips = AllowedIPsField(widget=forms.Textarea({"rows": 3, "placeholder": EXAMPLE, "class": "code"}))
     default_dialect = forms.ChoiceField(
         label="Dialect",
         choices=[("", "the server's default"), *((name, name) for name in DIALECTS)],
@@ -64,7 +66,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
     class Meta:
         model = APIKey
-        fields = ["name", "scopes", "allowed_models", "default_dialect", "expires_at"]
+        fields = ["name", "scopes", "allowed_models", "allowed_ips", "default_dialect", "expires_at"]
         field_classes = {"expires_at": ExpiryField}
         widgets = {"expires_at": forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")}
 
@@ -73,6 +75,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         self.fields["expires_at"].label = f"Expires ({console.organization.time_zone})"
         fields: Any = self.fields
         fields["expires_at"].kept = self.instance.expires_at
+        fields["allowed_ips"].name_own_ip(console.client_ip)
         row, known = self.instance, model_names(console)
         # A key's own scopes and models stay choices: a list that lost its last one would allow everything.
         fields["scopes"].choices = [

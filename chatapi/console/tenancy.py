@@ -21,6 +21,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.cache import never_cache
 
 from accounts import access
+from accounts.forwarding import client_ip
 from accounts.models import Organization, Project
 from accounts.pages.admin_site import CONFLICT
 from usage.models import Credit
@@ -77,6 +78,8 @@ class Console:
     """The project in the URL, by its number or name; empty: all projects."""
     has_credit: bool
     """Whether the operator has granted credit, or refuses requests without it."""
+    client_ip: str | None = None
+    """The IP from which the person sent the request, if it is known."""
 
     @cached_property
     def projects(self) -> list[Project]:
@@ -122,7 +125,8 @@ class Console:
         if found is None:
             raise Http404("There is no such organization.")
         others = [each.organization for each in known.values()][:MAX_CHOICES]
-        return cls(person, organization, others, request.GET.get("project", ""), found.has_credit)
+        project_id, ip = request.GET.get("project", ""), client_ip(request)
+        return cls(person, organization, others, project_id, found.has_credit, ip)
 
     @property
     def shows_credit(self) -> bool:

@@ -24,6 +24,7 @@ from unfold.views import ChangeList
 
 from accounts import access, keys
 from accounts.errors import KeyChanged
+from accounts.forwarding import client_ip
 from accounts.models import APIKey
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
@@ -192,7 +193,9 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
         """Return the fields, without the digests of secrets."""
         may_change = obj is None or self.has_change_permission(request, obj)
-        rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
+        rights = ["scopes", "allowed_models", "allowed_ips"]
+        if not may_change:
+            rights = [f"{name}_shown" for name in rights]
         if obj is not None or access.may_make_admin_keys(request.user, None):
             rights += ["is_admin", "manages_as"]
         rights += ["default_dialect", "expires_at"]
@@ -213,14 +216,15 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         may_make_admin = access.may_make_admin_keys(request.user, obj.project.organization_id)
         return [
             "redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at",
-            "scopes_shown", "allowed_models_shown", *([] if may_make_admin else ["is_admin", "manages_as"]),
+            "scopes_shown", "allowed_models_shown", "allowed_ips_shown",
+            *([] if may_make_admin else ["is_admin", "manages_as"]),
         ]  # fmt: skip
 
     def get_form(
         self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
         form = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
-        form.person = request.user
+        form.person, form.client_ip = request.user, client_ip(request)
         return form
 
     def render_change_form(
@@ -244,6 +248,10 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     @display(description="Allowed models")
     def allowed_models_shown(self, row: APIKey) -> str:
         return ", ".join(row.allowed_models) or "all"
+
+    @display(description="Allowed IP addresses")
+    def allowed_ips_shown(self, row: APIKey) -> str:
+        return ", ".join(row.allowed_ips) or "all"
 
     # ---- its secrets
 

@@ -9,12 +9,14 @@ from django.utils import timezone
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
     UnfoldBooleanSwitchWidget,
 )
 
 from accounts import access, roles
 from accounts.models import APIKey, KeyScope
 from accounts.pages.admin_mixins import check_year
+from accounts.pages.allowed_ips_field import EXAMPLE, AllowedIPsField
 from chatapi.catalog import sandbox_last
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
@@ -36,7 +38,7 @@ KEY_CHANGED = (
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """The name, rights, dialect and expiry of a key."""
+    """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
         choices=KeyScope.choices,
@@ -49,6 +51,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         help_text="Leave empty to allow all models.",
     )
+    allowed_ips = AllowedIPsField(widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": EXAMPLE}))
     default_dialect = forms.ChoiceField(
         choices=[("", "The server's default"), *((name, name) for name in DIALECTS)],
         required=False,
@@ -58,10 +61,12 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
     person: access.Person
     """The person who fills in the form."""
+    client_ip: str | None
+    """The IP from which the person does so, if it is known."""
 
     class Meta:
         model = APIKey
-        fields = ["name", "scopes", "allowed_models", "is_admin", "manages_as"]
+        fields = ["name", "scopes", "allowed_models", "allowed_ips", "is_admin", "manages_as"]
         fields += ["default_dialect", "expires_at"]
         labels = {
             "is_admin": "Can read the organization's usage",
@@ -78,6 +83,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         field = self.fields.get("allowed_models")  # people who may only view have no fields
         if field is not None:
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
+            self.fields["allowed_ips"].name_own_ip(self.client_ip)  # type: ignore[attr-defined]
 
     def clean_expires_at(self) -> datetime | None:
         expires_at: datetime | None = self.cleaned_data["expires_at"]

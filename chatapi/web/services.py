@@ -181,11 +181,14 @@ class Services:
     async def authenticate(self, sent_key: Callable[[], str], address: str) -> Caller:
         """Return the owner of the key that `sent_key` returns.
 
-        Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` for that IP address.
+        Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` or `IPNotAllowed` for that IP.
         """
         with attempts.counted(address):
             key = sent_key()
-            return await self.callers.authenticate(key, lambda key: self._look_up(key, address))
+            caller = await self.callers.authenticate(key, lambda key: self._look_up(key, address))
+        # Behind the cache, whose callers may have come from another address.
+        caller.require_ip(address)
+        return caller
 
     async def _look_up(self, key: str, address: str) -> Caller:
         with attempts.permitted(address, key):

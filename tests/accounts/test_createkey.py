@@ -91,6 +91,15 @@ def test_a_key_can_be_narrowed_to_scopes_and_models(small: ServedModel) -> None:
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"models", "completions"}, {"small"})
 
 
+def test_a_key_can_be_for_some_addresses_only(db: None) -> None:
+    words = ["--organization", "Acme", "--json", "--allowed-ips"]
+    caller = look_up(json.loads(createkey(*words, "203.0.113.7, 10.0.0.0/8"))["key"])
+    assert [str(each) for each in caller.allowed_ips] == ["203.0.113.7/32", "10.0.0.0/8"]
+    with pytest.raises(CommandError, match=r"^--allowed-ips: '10\.0\.0\.5/8' is an address inside a network"):
+        createkey("--organization", "Umbrella", "--allowed-ips", "203.0.113.7,10.0.0.5/8")
+    assert not Organization.objects.filter(name="Umbrella").exists()
+
+
 def test_an_unknown_model_is_an_error_and_no_key_is_made(small: ServedModel) -> None:
     with pytest.raises(CommandError, match="there is no model 'smal'"):
         createkey("--organization", "Acme", "--model", "small", "--model", "smal")

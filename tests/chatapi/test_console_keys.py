@@ -251,19 +251,23 @@ def test_a_keys_name_rights_and_expiry_change_and_the_audit_log_has_it(
     assert f'href="{page}/change"' in client.get(page).content.decode()
     sent = {"name": "backend", "scopes": ["models", "completions"], "allowed_models": ["small"]}
     sent |= {"default_dialect": "bitseek", "expires_at": "2099-01-02T03:04"}
+    sent |= {"allowed_ips": "127.0.0.1/32\n2001:DB8::/32\n"}
     assert "The key backend is changed." in text(client.post(f"{page}/change", sent, follow=True))
     row = APIKey.objects.get(pk=alice.api_key.pk)
     assert (row.name, row.scopes, row.allowed_models) == ("backend", ["models", "completions"], ["small"])
     assert (row.default_dialect, f"{row.expires_at:%Y-%m-%d %H:%M}") == ("bitseek", "2099-01-01 18:04")
     assert is_let_in(alice.key)
     entry = AuditEntry.objects.filter(action="changed", object_id=str(row.pk)).latest("pk")
-    assert set(entry.changes) == {"name", "scopes", "allowed_models", "default_dialect", "expires_at"}
+    rest = {"name", "scopes", "allowed_models", "default_dialect", "expires_at"}
+    assert set(entry.changes) == {*rest, "allowed_ips"}
+    assert entry.changes["allowed_ips"] == [[], ["127.0.0.1", "2001:db8::/32"]]
     assert entry.actor == alice.user.username
 
 
 def test_a_changed_key_keeps_what_the_form_does_not_offer(alice: Person, small: ServedModel) -> None:
     moment = timezone.now().replace(microsecond=17) + timedelta(days=9)
     kept = {"scopes": ["usage", "models"], "allowed_models": ["gone", "small"], "expires_at": moment}
+    kept |= {"allowed_ips": ["10.0.0.0/8"]}  # a form that was opened before it had this field
     APIKey.objects.filter(pk=alice.api_key.pk).update(**kept)
     client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}/change")
     form = client.get(page).content.decode()
@@ -294,6 +298,32 @@ def test_a_wrong_change_of_a_key_names_its_field_and_changes_nothing(
     assert 'class="error"' in answer.content.decode()
     assert "Back to alice" in text(answer, 400)
     assert APIKey.objects.filter(pk=alice.api_key.pk).values().get() == before
+
+
+def test_a_keys_addresses_are_entered_by_line_and_shown(alice: Person, small: ServedModel) -> None:
+    client = Client(REMOTE_ADDR="::ffff:203.0.113.7")
+    client.force_login(alice.user)
+    own = url(alice, f"keys/{alice.api_key.pk}")
+    assert "Allowed from every IP address" in text(client.get(own))
+    for path in (f"{own}/change", url(alice, "keys/new")):
+        assert "You are at 203.0.113.7." in text(client.get(path))
+    client.post(f"{own}/change", {"name": "alice", "allowed_ips": "203.0.113.7\r\n10.0.0.0/8"})
+    assert "Allowed from 203.0.113.7, 10.0.0.0/8" in text(client.get(own))
+    assert ">\n203.0.113.7\n10.0.0.0/8</textarea>" in client.get(f"{own}/change").content.decode()
+    sent = {"project": alice.project.pk, "name": "listed", "period": "day", "allowed_ips": "0.0.0.0/0"}
+    assert SECRET.search(client.post(url(alice, "keys/new"), sent).content.decode())
+    assert APIKey.objects.get(name="listed").allowed_ips == ["0.0.0.0/0"]
+    client.post(f"{own}/change", {"name": "alice", "allowed_ips": ""})
+    assert APIKey.objects.get(pk=alice.api_key.pk).allowed_ips == []
+
+
+def test_a_wrong_address_is_named_and_stays_in_the_form(alice: Person, small: ServedModel) -> None:
+    client, path = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}/change")
+    answer = client.post(path, {"name": "alice", "allowed_ips": "10.0.0.1\n10.0.0.5/8"})
+    shown = text(answer, 400)
+    assert "Write 10.0.0.0/8 for the network, or 10.0.0.5 for the address." in shown
+    assert "10.0.0.1 10.0.0.5/8" in shown
+    assert APIKey.objects.get(pk=alice.api_key.pk).allowed_ips == []
 
 
 def test_a_revoked_key_cannot_be_changed(alice: Person) -> None:

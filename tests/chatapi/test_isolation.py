@@ -248,6 +248,17 @@ def test_no_route_answers_without_a_key(db: None, path: str, method: str) -> Non
     assert response.status_code in {401, 405}
 
 
+@pytest.mark.parametrize(
+    ("path", "method"), [(path, method) for path, _ in ROUTES for method in ("get", "post", "delete")]
+)
+def test_no_route_answers_a_key_from_another_address(boss: Person, path: str, method: str) -> None:
+    """The hot routes: test_allowed_ips_end_to_end.py."""
+    APIKey.objects.filter(pk=boss.api_key.pk).update(allowed_ips=["203.0.113.0/24"])
+    response = ask(boss, method, put_in(path, dict.fromkeys(NAMES, NEVER)))
+    assert response.status_code in {401, 405}
+    assert response.status_code == 405 or response.json()["error"]["code"] == "ip_not_authorized"
+
+
 @pytest.mark.parametrize("path", [path for path, _ in ROUTES if "organization" in path])
 def test_the_organizations_routes_are_for_admin_keys(alice: Person, path: str) -> None:
     statuses = [ask(alice, method, put_in(path, {})).status_code for method in ("get", "post", "delete")]

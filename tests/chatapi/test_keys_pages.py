@@ -11,6 +11,7 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
+from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from chatapi.models import ModelKind, ServedModel
@@ -67,6 +68,7 @@ def test_a_key_is_made_with_all_that_it_may_do(root: Client, alice: Person, smal
         {"allowed_models": ["unknown"]},
         {"default_dialect": "klingon"},
         {"expires_at_0": "soon"},
+        {"allowed_ips": "10.0.0.1 soon"},
     ],
 )
 def test_what_there_is_not_cannot_be_chosen(root: Client, alice: Person, wish: dict[str, Any]) -> None:
@@ -150,6 +152,19 @@ def test_rights_are_changed_and_a_model_that_is_gone_stays_on_the_list(
     assert root.post(page(alice.api_key), form).status_code == 302
     caller = look_up(alice.key)
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"usage"}, {"gone"})
+
+
+def test_the_addresses_of_a_key_are_changed(root: Client, alice: Person) -> None:
+    changed = page(alice.api_key)
+    assert "You are at 127.0.0.1." in text(root.get(changed))
+    root.post(
+        changed, EMPTY | {"name": "alice", "is_admin": "on", "allowed_ips": "10.0.0.1/32\n2001:db8::/32"}
+    )
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    assert (row.allowed_ips, row.is_admin) == (["10.0.0.1", "2001:db8::/32"], True)
+    assert "10.0.0.1\n2001:db8::/32</textarea>" in root.get(changed).content.decode()
+    entry = AuditEntry.objects.filter(action="changed", object_id=str(row.pk)).latest("pk")
+    assert entry.changes["allowed_ips"] == [[], ["10.0.0.1", "2001:db8::/32"]]
 
 
 def test_a_members_change_leaves_what_an_owner_made_of_the_key(
@@ -340,6 +355,7 @@ def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
     shown = text(client_of(bob.user).get(page(alice.api_key)))
     assert "Scopes everything" in shown
     assert "Allowed models all" in shown
+    assert "Allowed IP addresses all" in shown
     assert "Add one for this key" not in shown
 
 

@@ -305,6 +305,48 @@ def test_a_key_for_some_models_makes_none_for_others(boss: Person, research: str
     assert [row.allowed_models for row in made] == [["small"], ["small"]]
 
 
+def test_keys_have_the_addresses_that_were_sent(boss: Person, bob: Person, research: str) -> None:
+    listed, stored = ["10.0.0.1/32", "2001:DB8::/32"], ["10.0.0.1", "2001:db8::/32"]
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "bot", "allowed_ips": listed})
+    own = f"{research}/service_accounts/{account['id']}/api_keys"
+    second = said(boss, "POST", own, {"allowed_ips": listed})
+    assert account["api_key"]["allowed_ips"] == second["allowed_ips"] == stored
+    assert said(boss, "POST", own, {})["allowed_ips"] == []
+    path = f"{research}/api_keys/{bob.api_key.pk}"
+    assert said(boss, "POST", path, {"allowed_ips": listed})["allowed_ips"] == stored
+    assert said(boss, "POST", path, {"scopes": ["models"]})["allowed_ips"] == stored
+    assert said(boss, "GET", path)["allowed_ips"] == stored
+    entry = AuditEntry.objects.filter(object_id=str(bob.api_key.pk)).earliest("pk")
+    assert (entry.changes, entry.actor_key_id) == ({"allowed_ips": [[], stored]}, boss.api_key.pk)
+    assert said(boss, "POST", path, {"allowed_ips": []})["allowed_ips"] == []
+
+
+@pytest.mark.parametrize("path", ["/api_keys/{key}", "/service_accounts"])
+@pytest.mark.parametrize("wrong", [["soon"], ["10.0.0.5/8"], [7], "10.0.0.1", ["10.0.0.1"] * 33, ["1" * 101]])
+def test_a_wrong_address_is_a_400(boss: Person, bob: Person, research: str, path: str, wrong: Any) -> None:
+    path = f"{research}{path.format(key=bob.api_key.pk)}"
+    param, _ = refused(boss, "POST", path, {"allowed_ips": wrong} | ({} if "{" in path else {"name": "bot"}))
+    assert param is not None
+
+
+def test_a_service_account_without_a_key_has_no_addresses(boss: Person, research: str) -> None:
+    sent = {"name": "bot", "create_service_account_only": True, "allowed_ips": ["10.0.0.1"]}
+    assert refused(boss, "POST", f"{research}/service_accounts", sent)[0] == "allowed_ips"
+
+
+def test_an_admin_key_makes_none_for_more_addresses(boss: Person) -> None:
+    path = f"{HERE}/admin_api_keys"
+    listed = {"name": "any", "allowed_ips": ["10.0.0.1"]}
+    assert said(boss, "POST", path, {"name": "any"})["allowed_ips"] == []
+    assert said(boss, "POST", path, listed)["allowed_ips"] == ["10.0.0.1"]
+    APIKey.objects.filter(pk=boss.api_key.pk).update(allowed_ips=["127.0.0.1", "10.0.0.0/8"])
+    assert said(boss, "POST", path, {"name": "same"})["allowed_ips"] == ["127.0.0.1", "10.0.0.0/8"]
+    made = said(boss, "POST", path, listed)
+    assert said(boss, "GET", f"{path}/{made['id']}")["allowed_ips"] == ["10.0.0.1"]
+    for wider in ([], ["10.0.0.0/7"], ["10.0.0.1", "::1"], ["soon"]):
+        assert refused(boss, "POST", path, {"name": "more", "allowed_ips": wider})[0] == "allowed_ips"
+
+
 def test_an_expired_key_stays_expired(boss: Person, bob: Person, research: str) -> None:
     APIKey.objects.filter(pk=bob.api_key.pk).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
     path = f"{research}/api_keys/{bob.api_key.pk}"

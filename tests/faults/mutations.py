@@ -238,6 +238,27 @@ MUTATIONS = (
         "silent",
         ("tests/chatapi/test_presence.py::test_a_connected_process_is_dead_only_after_a_long_silence",),
     ),
+    Mutation(
+        "a key may be used from every address on the hot routes",
+        "chatapi/web/services.py",
+        "        caller.require_ip(address)\n",
+        "",
+        ("tests/chatapi/test_allowed_ips_end_to_end.py::test_every_hot_route_refuses_another_address[chat]",),
+    ),
+    Mutation(
+        "a key may be used from every address on Django's routes",
+        "accounts/api.py",
+        "        caller.require_ip(ip)\n",
+        "",
+        ("tests/accounts/test_allowed_ips.py::test_a_trusted_proxy_names_the_address",),
+    ),
+    Mutation(
+        "a client without an address may use every key",
+        "accounts/allowed_ips.py",
+        "address is not None and any(",
+        "address is None or any(",
+        ("tests/accounts/test_allowed_ips.py::test_a_key_is_for_the_listed_addresses",),
+    ),
 )
 
 

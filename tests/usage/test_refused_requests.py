@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, TooManyFailedAttempts
+from accounts.errors import IPNotAllowed, KeyMissing, KeyRefusal, NotAuthenticated, TooManyFailedAttempts
 from tests.admin_pages import client_of, text
 from tests.cast import Person
 from usage.database.clock import database_now, hour_of
@@ -85,7 +85,7 @@ def test_counts_of_long_ago_are_deleted(alice: Person) -> None:
 # ---- without a valid key
 
 
-def refuse_keys(*errors: NotAuthenticated | TooManyFailedAttempts) -> None:
+def refuse_keys(*errors: NotAuthenticated | TooManyFailedAttempts | IPNotAllowed) -> None:
     """Count these errors and write the counts."""
     counter = RefusedRequestCounter()
     for error in errors:
@@ -108,6 +108,15 @@ def test_requests_without_a_valid_key_are_counted_by_reason_and_day(alice: Perso
         (today, "too_many_wrong_keys", 1),
     ]
     assert rows() == [(alice.api_key.pk, 401, "revoked_key", 1)], "only a right secret names its key"
+
+
+def test_a_request_from_an_address_that_is_not_allowed_is_its_keys(alice: Person) -> None:
+    refuse_keys(IPNotAllowed(alice.api_key.pk, "198.51.100.1"), IPNotAllowed(alice.api_key.pk, ""))
+    assert reasons() == {"ip_not_authorized": 2}
+    assert rows() == [(alice.api_key.pk, 401, "ip_not_authorized", 2)]
+    last = refused_requests.of_key(alice.api_key.pk, database_now()).last_invalid
+    assert last is not None
+    assert (last.code, last.requests) == ("ip_not_authorized", 2)
 
 
 def test_strangers_do_not_fill_the_tables_or_memory() -> None:

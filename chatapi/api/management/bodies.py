@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from accounts.allowed_ips import MOST_ENTRIES
 from accounts.limits import HIGHEST
 from chatapi.api.management.pages import Limit, PageQuery, RowId
 from usage.models.spend_alerts import MAX_PREFIX_CHARS
@@ -16,6 +17,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z")]
 Email = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.@!#$%&'*+/=?^_`{|}~-]{3,150}\Z")]
 Seconds = Annotated[int, Meta(ge=1, le=_TEN_YEARS_S)]
 Scopes = Annotated[list[Literal["completions", "models", "generations"]], Meta(max_length=3)]
+AllowedIPs = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=MOST_ENTRIES)]
 ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
 RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a model's id
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
@@ -59,10 +61,11 @@ class ProjectKeyListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class ProjectKeyBody(Struct, frozen=True, kw_only=True):
-    """The new scopes and expiry of a key. An empty list of scopes allows everything."""
+    """The new scopes, expiry and IP addresses of a key. An empty list of scopes or addresses allows all."""
 
     expires_in_seconds: Seconds | None = None
     scopes: Scopes | None = None
+    allowed_ips: AllowedIPs | None = None
 
 
 class ServiceAccountBody(Struct, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class ServiceAccountBody(Struct, frozen=True, kw_only=True):
     name: Name
     create_service_account_only: bool = False
     expires_in_seconds: Seconds | None = None
+    allowed_ips: AllowedIPs | None = None
 
 
 class ServiceAccountChange(Struct, frozen=True, kw_only=True):
@@ -86,6 +90,7 @@ class ServiceAccountKeyBody(Struct, frozen=True, kw_only=True):
     name: Name = "default"
     expires_in_seconds: Seconds | None = None
     scopes: Scopes = []
+    allowed_ips: AllowedIPs = []
 
 
 class AdminKeyListQuery(PageQuery, frozen=True, kw_only=True):
@@ -95,10 +100,11 @@ class AdminKeyListQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class AdminKeyBody(Struct, frozen=True, kw_only=True):
-    """A new admin key, with the role and the scopes of the calling one."""
+    """A new admin key, with the role and scopes of the calling one, and its IP addresses or some of them."""
 
     name: Name
     expires_in_seconds: Seconds | None = None
+    allowed_ips: AllowedIPs | None = None
 
 
 class UserListQuery(PageQuery, frozen=True, kw_only=True):

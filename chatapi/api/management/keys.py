@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts import access, keys, roles
+from accounts import access, allowed_ips, keys, roles
 from accounts.models import APIKey, Project, ServiceAccount
 from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
-from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more
+from chatapi.api.management.route import ManagementRoute, expiry, find, refuse, refuse_more
 from chatapi.api.views import caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.insights.keys import newest_requests
@@ -50,7 +50,7 @@ class ProjectKey(ManagementRoute):
             "retrieveProjectKey", "Show a project's API key", "accounts.view_apikey", objects.ProjectKey
         ),
         "POST": ManagementOperation(
-            "modifyProjectKey", "Change the scopes and the expiry of a project's API key",
+            "modifyProjectKey", "Change the scopes, the expiry and the IP addresses of a project's API key",
             "accounts.change_apikey", objects.ProjectKey,
             body=bodies.ProjectKeyBody,
         ),
@@ -64,17 +64,18 @@ class ProjectKey(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        """Change the scopes and the expiry that were sent; refuse an expired key."""
+        """Change what was sent of scopes, expiry and IP addresses; refuse an expired key."""
         row, sent = self._key(request, project_id, api_key_id), self.body(request)
         if row.expires_at is not None and row.expires_at <= timezone.now():
             raise InvalidRequest("This key has expired, so it can't be changed.", "api_key_id")
-        if sent.expires_in_seconds is None and sent.scopes is None:
-            message = "Missing required parameter: 'scopes' or 'expires_in_seconds'."
+        if sent.expires_in_seconds is None and sent.scopes is None and sent.allowed_ips is None:
+            message = "Missing required parameter: 'scopes', 'expires_in_seconds' or 'allowed_ips'."
             raise InvalidRequest(message, "scopes", "missing_required_parameter")
         row.expires_at = expiry(sent.expires_in_seconds) or row.expires_at
         row.scopes = row.scopes if sent.scopes is None else list(dict.fromkeys(sent.scopes))
+        row.allowed_ips = row.allowed_ips if sent.allowed_ips is None else sent.allowed_ips
         row.full_clean()
-        row.save(update_fields=["expires_at", "scopes"])
+        row.save(update_fields=["expires_at", "scopes", "allowed_ips"])
         return respond(_shown([row])[0])
 
     @transaction.atomic
@@ -111,16 +112,20 @@ class ServiceAccounts(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
         project, sent = self.project(request, project_id), self.body(request)
-        if sent.create_service_account_only and sent.expires_in_seconds is not None:
-            message = "Invalid value for 'expires_in_seconds': there is no key to expire."
-            raise InvalidRequest(message, "expires_in_seconds")
+        if sent.create_service_account_only:
+            if sent.expires_in_seconds is not None:
+                refuse("there is no key to expire.", "expires_in_seconds")
+            if sent.allowed_ips is not None:
+                refuse("there is no key that may be used from there.", "allowed_ips")
         refuse_more(ServiceAccount.objects.filter(project=project), "service accounts in a project")
         account = ServiceAccount(project=project, name=sent.name)
         account.full_clean()
         account.save()
         key = None
         if not sent.create_service_account_only:
-            row = APIKey(project=project, service_account=account, name=sent.name)
+            row = APIKey(
+                project=project, service_account=account, name=sent.name, allowed_ips=sent.allowed_ips or []
+            )
             key = _issue(request, row, sent.expires_in_seconds)
         return respond(objects.NewServiceAccount(**_account_members(account), api_key=key))
 
@@ -185,7 +190,13 @@ class ServiceAccountKeys(ManagementRoute):
         account, sent = _find_account(self, request, project_id, service_account_id), self.body(request)
         refuse_more(_unexpired(account.api_keys.filter(revoked_at=None)), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
-        row = APIKey(project=account.project, service_account=account, name=sent.name, scopes=scopes)
+        row = APIKey(
+            project=account.project,
+            service_account=account,
+            name=sent.name,
+            scopes=scopes,
+            allowed_ips=sent.allowed_ips,
+        )
         return respond(_issue(request, row, sent.expires_in_seconds))
 
 
@@ -201,8 +212,8 @@ class AdminKeys(ManagementRoute):
         "POST": ManagementOperation(
             "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=bodies.AdminKeyBody,
-            description="It has the project, the role and the scopes of the calling key. `value`, its "
-            "secret, is shown only now.",
+            description="It has the project, the role and the scopes of the calling key, and its IP "
+            "addresses or those of them that `allowed_ips` names. `value`, its secret, is shown only now.",
         ),
     }  # fmt: skip
 
@@ -217,6 +228,7 @@ class AdminKeys(ManagementRoute):
     def post(self, request: Request) -> Response:
         """Create an admin key with no more rights than the calling one."""
         caller, sent = caller_of(request), self.body(request)
+        own_ips = caller.allowed_ips
         refuse_more(_unexpired(access.managed_by(caller, _admin_keys())), "admin keys")
         row = APIKey(
             project_id=caller.project_id,
@@ -225,8 +237,13 @@ class AdminKeys(ManagementRoute):
             manages_as=caller.manages_as,
             scopes=sorted(caller.scopes),
             allowed_models=sorted(caller.allowed_models),
+            allowed_ips=[str(each) for each in own_ips] if sent.allowed_ips is None else sent.allowed_ips,
             expires_at=expiry(sent.expires_in_seconds),
         )
+        row.clean()  # normalizes the addresses
+        new_ips = allowed_ips.networks(row.allowed_ips)
+        if own_ips and not (new_ips and all(allowed_ips.covers(own_ips, each) for each in new_ips)):
+            refuse("the calling key may not be used from all of these addresses itself.", "allowed_ips")
         secret = keys.issue(row)
         return respond(_admin_key(row, None, value=secret))
 
@@ -290,6 +307,7 @@ def _issue(request: Request, row: APIKey, expires_in_seconds: int | None) -> obj
         name=row.name,
         created_at=int(row.created_at.timestamp()),
         expires_at=_seconds(row.expires_at),
+        allowed_ips=row.allowed_ips,
         value=secret,
     )
 
@@ -336,6 +354,7 @@ def _key_members(row: APIKey, last_used_at: datetime | None) -> dict[str, Any]:
         "created_at": int(row.created_at.timestamp()),
         "expires_at": _seconds(row.expires_at),
         "last_used_at": _seconds(last_used_at),
+        "allowed_ips": row.allowed_ips,
     }
 
 

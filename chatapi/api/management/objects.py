@@ -50,6 +50,7 @@ class ProjectKey(Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None
     last_used_at: int | None
+    allowed_ips: list[str]
     owner: KeyOwner
     owner_project_access: Literal["active", "inactive"]
 
@@ -64,6 +65,7 @@ class NewKey(Struct, frozen=True, kw_only=True):
     name: str
     created_at: int
     expires_at: int | None
+    allowed_ips: list[str]
     value: str
 
 
@@ -101,6 +103,7 @@ class AdminKey(Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None
     last_used_at: int | None
+    allowed_ips: list[str]
     owner: AdminKeyOwner
     value: str | UnsetType = UNSET
 

@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
-from accounts import keys
+from accounts import allowed_ips, keys
 from accounts.audit.commands import acting_command
 from accounts.models import APIKey, KeyScope, Organization, Project, RateLimit, Role
 from chatapi.models import ServedModel
@@ -67,6 +67,13 @@ class Command(BaseCommand):
             metavar="ID",
             help="a model that the key may use; may be repeated (default: all)",
         )
+        parser.add_argument(
+            "--allowed-ips",
+            default="",
+            metavar="LIST",
+            help="the IP addresses and networks from which the key may be used, separated by commas "
+            "(default: all)",
+        )
         _add_limits(parser)
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 
@@ -77,6 +84,10 @@ class Command(BaseCommand):
         _check_names(options)
         if options["test"] and options["manages_as"]:
             raise CommandError("--manages-as: a test key can't manage an organization; leave --test out.")
+        try:
+            allowed = allowed_ips.normalized(allowed_ips.entries(options["allowed_ips"]))
+        except ValidationError as error:
+            raise CommandError(f"--allowed-ips: {' '.join(error.messages)}") from error
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
             try:
@@ -91,6 +102,7 @@ class Command(BaseCommand):
                 manages_as=options["manages_as"],
                 scopes=list(dict.fromkeys(options["scope"])),
                 allowed_models=list(dict.fromkeys(options["model"])),
+                allowed_ips=allowed,
             )
             key = keys.issue(row)
             _save_limits(row, options)

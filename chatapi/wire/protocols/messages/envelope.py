@@ -12,6 +12,8 @@ from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, r
 OVERLOADED: Final = 529
 # Anthropic's words for a full context: they make Claude Code compact the conversation.
 _FULL_CONTEXT: Final = ("prompt is too long", "exceed context limit")
+# Anthropic refuses an address that is not on an allowlist with a 403 `permission_error`; OpenAI with a 401.
+_IP_NOT_AUTHORIZED: Final = "ip_not_authorized"
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",
@@ -40,6 +42,8 @@ def error_document(failure: Failed, request_id: str) -> dict[str, Any]:
 
 def envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False) -> ErrorAnswer:
     """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+    if failure.status == 401 and failure.code == _IP_NOT_AUTHORIZED:
+        failure = msgspec.structs.replace(failure, status=403)
     status = OVERLOADED if failure.status == 503 else failure.status
     headers = (*JSON_HEADERS, *retry_headers(failure))
     return ErrorAnswer(status, headers, msgspec.json.encode(error_document(failure, request_id)))
