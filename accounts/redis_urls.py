@@ -2,7 +2,8 @@
 
 `CHATAPI_STREAMS_URL` may be a list. Each generation's stream is on one of these servers. What is counted or
 kept for all processes together, such as rate limits, attempts to sign in and tickets, is on one server: on
-the broker if there are several servers for streams, so that a death of one of those refuses no request.
+the broker if there are several servers for streams, so that a death of one of those refuses no request, or if
+the server for streams is no Redis.
 
 A URL names a server, or the sentinels that know where it is, in the form of Prefect, docket and the package
 redis-sentinel-url: `redis+sentinel://[user:password@]host[:port][,host[:port]…]/name[/database]`, with the
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from django.conf import settings
 
+REDIS_SCHEMES = ("redis", "rediss", "unix")
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """By the scheme of the URL: the scheme of the connections to the sentinels and to the primary."""
 SENTINEL_PORT = 26379
@@ -85,15 +87,20 @@ def stream_urls() -> list[str]:
     return urls
 
 
+def is_redis(url: str) -> bool:
+    """Return whether the scheme is that of a Redis; the servers of streams may have another transport."""
+    return url.partition("://")[0] in (*REDIS_SCHEMES, *SENTINEL_SCHEMES)
+
+
 def shared_url() -> str:
     """Return the URL of the server with the data that all processes share."""
     urls = stream_urls()
     broker_url: str = settings.BROKER_URL
-    return urls[0] if len(urls) == 1 else broker_url
+    return urls[0] if len(urls) == 1 and is_redis(urls[0]) else broker_url
 
 
-def all_urls() -> list[str]:
-    return sorted({settings.BROKER_URL, *stream_urls()})
+def all_redis_urls() -> list[str]:
+    return sorted({settings.BROKER_URL, *filter(is_redis, stream_urls())})
 
 
 def without_secrets(url: str) -> str:

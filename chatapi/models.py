@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -125,11 +126,7 @@ class ModelKind(models.TextChoices):
     @property
     def requests(self) -> str:
         """Return the requests that its models answer, in words."""
-        match self:
-            case ModelKind.CHAT:
-                return "chat and text completions"
-            case ModelKind.EMBEDDINGS:
-                return "embeddings"
+        return _KINDS[self].requests
 
     @property
     def has_own_usage_route(self) -> bool:
@@ -137,12 +134,26 @@ class ModelKind(models.TextChoices):
 
         Its models stay in the catalog for ever, because the books do not repeat their kind.
         """
-        return self is not ModelKind.CHAT
+        return _KINDS[self].has_own_usage_route
 
     @property
     def may_fall_back(self) -> bool:
-        """Return whether another model may answer in its place; vectors of two models can't be compared."""
-        return self is ModelKind.CHAT
+        """Return whether another model may answer in its place."""
+        return _KINDS[self].may_fall_back
+
+
+class _Kind(NamedTuple):
+    requests: str
+    has_own_usage_route: bool
+    may_fall_back: bool
+
+
+_KINDS: Mapping[ModelKind, _Kind] = {
+    ModelKind.CHAT: _Kind("chat and text completions", has_own_usage_route=False, may_fall_back=True),
+    # Vectors of two models can't be compared.
+    ModelKind.EMBEDDINGS: _Kind("embeddings", has_own_usage_route=True, may_fall_back=False),
+}
+assert set(_KINDS) == set(ModelKind), "a kind of models has no row"
 
 
 def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:

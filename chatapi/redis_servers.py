@@ -1,4 +1,4 @@
-"""The connections of a process to all its Redis servers."""
+"""The connections of a process to its Redis servers and to its servers of streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from accounts.redis_time_limit import in_time
-from accounts.redis_urls import all_urls, shared_url, stream_urls
+from accounts.redis_urls import all_redis_urls, shared_url, stream_urls
 from chatapi.delta_stream import (
     ByServer,
     DeltaStream,
@@ -27,7 +27,7 @@ class RedisServers:
     """The clients of all servers: one for each URL, even if it serves several purposes."""
 
     def __init__(self) -> None:
-        clients = {url: connect(url) for url in all_urls()}
+        clients = {url: connect(url) for url in all_redis_urls()}
         self._clients = clients.values()
         self.broker = clients[settings.BROKER_URL]
         self.shared = clients[shared_url()]
@@ -59,23 +59,18 @@ class RedisServers:
             raise StreamUnavailable(str(error)) from error
 
     async def close(self) -> None:
-        for redis in self._clients:
-            await redis.aclose()
+        for each in (*self.streams, *self._clients):
+            await each.aclose()
 
 
 @asynccontextmanager
 async def stream_servers() -> AsyncIterator[StreamServers]:
     """Yield the servers of streams for a moment: each has one connection, which its first use opens."""
-    clients: list[Redis] = []
-
-    def redis_of(url: str) -> Redis:
-        clients.append(connect(url, max_connections=1))
-        return clients[-1]
-
+    streams = [stream_of(url, partial(connect, max_connections=1)) for url in stream_urls()]
     try:
-        yield StreamServers([stream_of(url, redis_of) for url in stream_urls()])
+        yield StreamServers(streams)
     finally:
-        await _close(clients)
+        await _close(streams)
 
 
 async def servers_away(within_s: float) -> dict[str, Exception]:
@@ -108,6 +103,6 @@ async def _ping_broker(within_s: float) -> None:
         await _close([redis])
 
 
-async def _close(clients: Iterable[Redis]) -> None:
-    """Close the clients. A server that keeps its end of a connection open has answered all the same."""
-    await asyncio.gather(*(redis.aclose() for redis in clients), return_exceptions=True)
+async def _close(parts: Iterable[DeltaStream | Redis]) -> None:
+    """Close the parts. A server that keeps its end of a connection open has answered all the same."""
+    await asyncio.gather(*(each.aclose() for each in parts), return_exceptions=True)

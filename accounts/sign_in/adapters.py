@@ -26,12 +26,10 @@ from django.shortcuts import redirect, render
 from accounts import access
 from accounts.encryption import Purpose, decrypt, encrypt
 from accounts.forwarding import client_ip
-from accounts.sign_in import providers, sessions
+from accounts.sign_in import openid_connect, providers, sessions
 from accounts.sign_in.fetching import BoundedSession
 from accounts.sign_in.models import IdentityProvider
 
-PROVIDER = "openid_connect"
-_SCOPES = ("openid", "profile", "email")
 _REAUTHENTICATION_LABELS = {
     "reauthenticate": "Use your password",
     "mfa_reauthenticate": "Use a code of your app, or a recovery code",
@@ -135,19 +133,7 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
         secret = row.secret if row else None
         if row is None or secret is None:
             return []
-        return [
-            SocialApp(
-                provider=PROVIDER,
-                provider_id=str(row.pk),
-                name=str(row.organization),
-                client_id=row.client_id,
-                secret=secret,
-                settings={
-                    "server_url": row.issuer.rstrip("/"),  # as in `discovery`
-                    "scope": [*_SCOPES, *row.extra_scopes.split()],
-                },
-            )
-        ]
+        return [openid_connect.app_of(row, secret)]
 
     def get_requests_session(self) -> BoundedSession:
         return BoundedSession()
@@ -158,22 +144,21 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Find or make the person, and tie the provider's account to them."""
-        account, claims = sociallogin.account, _claims(sociallogin)
-        token = account.extra_data.get("id_token") or {}
+        account, answer = sociallogin.account, openid_connect.Claims.of(sociallogin)
         # What the provider says about a person is used now, and not kept; django-allauth has just saved it.
         account.extra_data = {}
         SocialAccount.objects.filter(pk=account.pk).update(extra_data={})
         try:
-            if sociallogin.state.get("process") != "login" or claims is None:
+            if sociallogin.state.get("process") != "login" or answer is None:
                 raise providers.Refused(
                     "The provider's answer is not that of a sign-in, or names two different people."
                 )
             with transaction.atomic():
-                row = providers.lock(int(account.provider), token)
+                row = providers.lock(int(account.provider), answer)
                 if not sociallogin.is_existing:
                     sociallogin.lookup()  # Another sign-in may have made the account since.
                 known = sociallogin.user if sociallogin.is_existing else None
-                person = providers.admit(row, known, claims)
+                person = providers.admit(row, known, answer)
                 if known is None:
                     sociallogin.connect(request, person)
         except providers.Refused as refused:
@@ -184,12 +169,6 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
         _refuse(
             request, "The identity provider did not sign you in. Try again, or ask your organization's owner."
         )
-
-
-def _claims(login: SocialLogin) -> dict[str, Any] | None:
-    """Return the claims of the id token and of the userinfo; None if they are about two people."""
-    token, info = (login.account.extra_data.get(name) or {} for name in ("id_token", "userinfo"))
-    return {**token, **info} if token.get("sub") and token.get("sub") == info.get("sub") else None
 
 
 def _refuse(request: HttpRequest, reason: str) -> NoReturn:

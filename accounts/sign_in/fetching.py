@@ -98,24 +98,3 @@ class BoundedSession(requests.Session):
                     raise NotFetched("The answer of this server is too long.")
         response._content = bytes(parts)
         return response
-
-
-def discovery(issuer: str) -> dict[str, Any]:
-    """Return the provider's own description (OpenID Connect Discovery 1.0). Raises `NotFetched`."""
-    try:
-        with BoundedSession() as session:
-            response = session.request("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-            response.raise_for_status()
-            found = response.json()
-    except (requests.RequestException, ValueError) as error:
-        # One text for all failures: it must not tell an owner what answers in the operator's network.
-        raise NotFetched("There is no answer of an OpenID Connect provider at this URL.") from error
-    if not isinstance(found, dict):
-        raise NotFetched("There is no answer of an OpenID Connect provider at this URL.")
-    needed = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
-    missing = [each for each in needed if not str(found.get(each, "")).startswith("https://")]
-    if missing:
-        raise NotFetched(f"The provider does not name these endpoints by HTTPS: {', '.join(missing)}.")
-    if found.get("issuer") != issuer:
-        raise NotFetched(f"The provider calls itself {str(found.get('issuer'))[:200]!r}: enter that URL.")
-    return found

@@ -4,9 +4,8 @@ A provider vouches for addresses of its organization's approved domains only, an
 address is one of them. So no organization can take over an account with an address of somebody else's domain.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -21,7 +20,22 @@ from accounts.models import Member, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider, domain_of
 
-GOOGLE = "https://accounts.google.com"
+
+class Answer(Protocol):
+    """What a provider answers about a person who signs in, in any protocol."""
+
+    @property
+    def address(self) -> str:
+        """The person's e-mail address, in small letters; anything if there is none."""
+
+    def is_from(self, provider: IdentityProvider) -> bool:
+        """Return whether this provider, as its row is now, has given the answer."""
+
+    def doubt(self, provider: IdentityProvider) -> str | None:
+        """Return why the address may not be the person's, though its domain is the provider's."""
+
+    def groups(self, provider: IdentityProvider) -> set[str]:
+        """Return the names of the person's groups."""
 
 
 class Refused(Exception):
@@ -49,37 +63,32 @@ def required_for(person: Any) -> IdentityProvider | None:
     return provider if is_member else None
 
 
-def lock(provider_id: int, token: Mapping[str, Any]) -> IdentityProvider:
+def lock(provider_id: int, answer: Answer) -> IdentityProvider:
     """Return the provider, locked in the transaction.
 
-    Raises `Refused` unless the id token is from its issuer and for its client: another provider may have
-    taken its place since the sign-in began.
+    Raises `Refused` unless the answer is from it: another provider may have taken its place since the sign-in
+    began.
     """
     rows = IdentityProvider.objects.select_for_update(of=("self",), no_key=True)
     row = rows.select_related("organization").filter(pk=provider_id).first()
-    clients = token.get("aud")
-    if (
-        row is None
-        or str(token.get("iss")).rstrip("/") != row.issuer.rstrip("/")
-        or row.client_id not in ([clients] if isinstance(clients, str) else clients or [])
-    ):
+    if row is None or not answer.is_from(row):
         raise Refused("The identity provider was changed while you signed in. Sign in again.")
     return row
 
 
-def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, Any]) -> User:
-    """Return the person of these claims, and make the person a member of the organization.
+def admit(provider: IdentityProvider, known: User | None, answer: Answer) -> User:
+    """Return the person of this answer, and make the person a member of the organization.
 
     `known` is the person who used this account of the provider before. Raises `Refused`.
     """
-    address = _address(provider, claims)
+    address = _address(provider, answer)
     with transaction.atomic():
         person = known or _person(provider, address)
         if person.is_staff or person.is_superuser:
             raise Refused("Operators of this service do not sign in through an organization's provider.")
         if domain_of(person.email) not in _domains(provider):
             raise Refused("Your account here has an address of another domain.")
-        _give_place(provider, person, _role(provider, claims), is_first=known is None)
+        _give_place(provider, person, _role(provider, answer), is_first=known is None)
         if person.email.lower() == address:
             email_addresses.confirm(person, address)
         IdentityProvider.objects.filter(pk=provider.pk).update(used_at=timezone.now())
@@ -91,9 +100,9 @@ def _domains(provider: IdentityProvider) -> set[str]:
     return set(rows.values_list("domain", flat=True))
 
 
-def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
+def _address(provider: IdentityProvider, answer: Answer) -> str:
     """Return the address that the provider may vouch for, in small letters."""
-    address = str(claims.get("email") or "").lower()
+    address = answer.address
     try:
         validate_email(address)
     except ValidationError:
@@ -102,12 +111,8 @@ def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
         raise Refused(f"{provider.organization} may not vouch for {address}: its domain is not approved.")
     if len(address) > email_addresses.MAX_CHARS:
         raise Refused(f"Your address has more than {email_addresses.MAX_CHARS} characters.")
-    # Microsoft leaves this claim out; its provider belongs to the organization, as the domain does.
-    if claims.get("email_verified", True) not in (True, "true"):
-        raise Refused(f"The provider has not confirmed the address {address}.")
-    # Anyone can have a private Google account with an address of any domain; `hd` is of the domain's owner.
-    if provider.issuer == GOOGLE and str(claims.get("hd")).lower() != domain_of(address):
-        raise Refused(f"{address} is not an account of its domain's Google Workspace.")
+    if doubt := answer.doubt(provider):
+        raise Refused(doubt)
     return address
 
 
@@ -137,12 +142,11 @@ def _is_invited_here(provider: IdentityProvider, person: User) -> bool:
     return memberships.is_invited(person) and list(places) == [provider.organization_id]
 
 
-def _role(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
+def _role(provider: IdentityProvider, answer: Answer) -> str:
     """Return the highest role of the person's groups, or ""."""
     if not provider.groups_claim:
         return ""
-    named = claims.get(provider.groups_claim) or []
-    groups = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
+    groups = answer.groups(provider)
     given = [Role(role) for group, role in provider.group_roles.items() if group in groups]
     return next((role for role in reversed(roles.givable(Role.OWNER)) if role in given), "")
 

@@ -149,7 +149,7 @@ def _report(report: Report) -> dict[str, Schema]:
         for name, (schema, description) in parameters.items()
     ]
     answers = {
-        200: new_answer("Buckets, oldest first.", report.page.__name__),
+        200: new_answer("Buckets, oldest first.", report.pages.page.__name__),
         400: new_answer("A parameter is missing or wrong; `param` names it.", "Error"),
         403: new_answer("The key is not an admin key, or lacks the scope `usage`.", "Error"),
     }

@@ -24,7 +24,7 @@ def all_schemas() -> dict[str, Schema]:
     operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
     requests = [operation.request for operation in operations]
     managing = [operation for route in ROUTES for operation in route.operations.values()]
-    types = [*requests, ModelList, Key, Receipt, *(report.page for report in REPORTS.values())]
+    types = [*requests, ModelList, Key, Receipt, *(report.pages.page for report in REPORTS.values())]
     types += [StatementPage, StatementDocument]
     types += [each for operation in managing for each in (operation.body, operation.answer) if each]
     _, found = msgspec.json.schema_components(types, ref_template=REF)

@@ -8,11 +8,11 @@ without usage has no results.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from django.urls import path
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,15 +22,9 @@ from chatapi.api.organization_answers import (
     Amount,
     CompletionsUsage,
     Cost,
-    CostBucket,
-    CostPage,
-    EmbeddingsBucket,
-    EmbeddingsPage,
     EmbeddingsUsage,
-    EmptyBucket,
-    EmptyPage,
-    UsageBucket,
-    UsagePage,
+    Pages,
+    pages_of,
 )
 from chatapi.api.organization_query import (
     COMPLETIONS,
@@ -54,8 +48,7 @@ class Report(NamedTuple):
     operation_id: str
     summary: str
     spec: UsageRouteSpec
-    page: type[Struct]
-    bucket: type[Struct]
+    pages: Pages
     result: Callable[[Sums, PageRequest], Struct]
     """Returns the result that clients see, from the sums of one group of a bucket."""
     narrowed: Callable[[BucketQuery], BucketQuery] = lambda query: query
@@ -111,11 +104,19 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
     )
 
 
+_NO_RESULTS = pages_of(
+    Annotated[list[Any], Meta(max_length=0)],
+    "Empty",
+    bucket="One minute, hour or day of usage that the service does not have; times are Unix seconds.",
+    page="Buckets without results, oldest first; `page=next_page` asks for the ones after them.",
+)
+
+
 def _unserved(operation_id: str, kind: str) -> Report:
     """Return an empty report, so that a client that adds up all usage routes of OpenAI's gets no 404."""
     return Report(
         operation_id, f"List the usage of {kind}, which the service does not have: buckets without results",
-        UNSERVED, EmptyPage, EmptyBucket, _completions, lambda query: replace(query, models=()),
+        UNSERVED, _NO_RESULTS, _completions, lambda query: replace(query, models=()),
     )  # fmt: skip
 
 
@@ -123,11 +124,11 @@ def _unserved(operation_id: str, kind: str) -> Report:
 REPORTS: Final = {
     "usage/completions": Report(
         "listUsageOfCompletions", "List the organization's usage by minute, hour or day",
-        COMPLETIONS, UsagePage, UsageBucket, _completions, _but_other_models,
+        COMPLETIONS, pages_of(list[CompletionsUsage], "Usage"), _completions, _but_other_models,
     ),
     "usage/embeddings": Report(
         "listUsageOfEmbeddings", "List the organization's usage of embeddings by minute, hour or day",
-        EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings,
+        EMBEDDINGS, pages_of(list[EmbeddingsUsage], "Embeddings"), _embeddings,
         partial(_only_models_of, ModelKind.EMBEDDINGS),
     ),
     "usage/audio_speeches": _unserved("listUsageOfSpeech", "speech"),
@@ -139,7 +140,13 @@ REPORTS: Final = {
     "usage/moderations": _unserved("listUsageOfModerations", "moderations"),
     "usage/vector_stores": _unserved("listUsageOfVectorStores", "vector stores"),
     "usage/web_search_calls": _unserved("listUsageOfWebSearches", "web searches"),
-    "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
+    "costs": Report(
+        "listCosts", "List the organization's costs by day", COSTS,
+        pages_of(
+            list[Cost], "Cost", bucket="One day; times are Unix seconds, `end_time` is not included."
+        ),
+        _costs,
+    ),
 }  # fmt: skip
 
 
@@ -160,7 +167,7 @@ class OrganizationRoute(ClientRoute):
             found = buckets.buckets(query)
         names = _names_of(found)
         data = [
-            report.bucket(
+            report.pages.bucket(
                 start_time=int(bucket.start.timestamp()),
                 end_time=int(bucket.end.timestamp()),
                 results=[
@@ -173,7 +180,7 @@ class OrganizationRoute(ClientRoute):
             for bucket in found
         ]
         cursor = page.next_page(found[-1], after) if found else None
-        return respond(report.page(data=data, has_more=cursor is not None, next_page=cursor))
+        return respond(report.pages.page(data=data, has_more=cursor is not None, next_page=cursor))
 
 
 routes = [

@@ -1,8 +1,8 @@
 """The organization's usage and costs as typed objects (OpenAI's API reference, "Usage" and "Costs")."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, defstruct
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
@@ -62,73 +62,44 @@ class Cost(Struct, frozen=True, kw_only=True):
     quantity_unit: Literal["tokens"] | None = None
 
 
-class UsageBucket(Struct, frozen=True, kw_only=True):
-    """One minute, hour or day; times are Unix seconds, `end_time` is not included."""
+class Pages(NamedTuple):
+    """The types of a route's answer: pages of buckets of results."""
 
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: list[CompletionsUsage]
+    page: type[Struct]
+    bucket: type[Struct]
 
 
-class EmbeddingsBucket(Struct, frozen=True, kw_only=True):
-    """One minute, hour or day; times are Unix seconds, `end_time` is not included."""
-
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: list[EmbeddingsUsage]
-
-
-class EmptyBucket(Struct, frozen=True, kw_only=True):
-    """One minute, hour or day of usage that the service does not have; times are Unix seconds."""
-
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: Annotated[list[Any], Meta(max_length=0)]
-
-
-class CostBucket(Struct, frozen=True, kw_only=True):
-    """One day; times are Unix seconds, `end_time` is not included."""
-
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: list[Cost]
-
-
-class UsagePage(Struct, frozen=True, kw_only=True):
-    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
-
-    object: Literal["page"] = "page"
-    data: list[UsageBucket]
-    has_more: bool
-    next_page: str | None
-
-
-class EmbeddingsPage(Struct, frozen=True, kw_only=True):
-    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
-
-    object: Literal["page"] = "page"
-    data: list[EmbeddingsBucket]
-    has_more: bool
-    next_page: str | None
-
-
-class EmptyPage(Struct, frozen=True, kw_only=True):
-    """Buckets without results, oldest first; `page=next_page` asks for the ones after them."""
-
-    object: Literal["page"] = "page"
-    data: list[EmptyBucket]
-    has_more: bool
-    next_page: str | None
-
-
-class CostPage(Struct, frozen=True, kw_only=True):
-    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
-
-    object: Literal["page"] = "page"
-    data: list[CostBucket]
-    has_more: bool
-    next_page: str | None
+def pages_of(
+    results: Any,
+    name: str,
+    *,
+    bucket: str = "One minute, hour or day; times are Unix seconds, `end_time` is not included.",
+    page: str = "Buckets, oldest first; `page=next_page` asks for the ones after them.",
+) -> Pages:
+    """Return the types for results of this type. `name` begins their names in the reference, `bucket` and
+    `page` are their texts there.
+    """
+    kind: dict[str, Any] = {"module": __name__, "frozen": True, "kw_only": True}
+    bucket_type = defstruct(
+        f"{name}Bucket",
+        [
+            ("object", Literal["bucket"], "bucket"),
+            ("start_time", int),
+            ("end_time", int),
+            ("results", results),
+        ],
+        namespace={"__doc__": bucket},
+        **kind,
+    )
+    page_type = defstruct(
+        f"{name}Page",
+        [
+            ("object", Literal["page"], "page"),
+            ("data", list[bucket_type]),  # type: ignore[valid-type]  # it is made here
+            ("has_more", bool),
+            ("next_page", str | None),
+        ],
+        namespace={"__doc__": page},
+        **kind,
+    )
+    return Pages(page_type, bucket_type)

@@ -9,9 +9,10 @@ from django.conf import settings
 from django.core import checks
 
 from accounts import ip_addresses
-from accounts.redis_urls import sentinel_urls, stream_urls, without_secrets
+from accounts.redis_urls import REDIS_SCHEMES, is_redis, sentinel_urls, stream_urls, without_secrets
 from chatapi import identity
 from chatapi.checks import CHECK_TAG, wrong_values
+from chatapi.stream_transport import TRANSPORTS
 from chatapi.wire.dialects import DIALECTS
 
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
@@ -30,7 +31,6 @@ REDIS_URLS = {
     "STREAMS_URL": "CHATAPI_STREAMS_URL",
 }
 _OTHERS = ("BROKER_URL", "STREAMS_URL")
-REDIS_SCHEMES = ("redis", "rediss", "unix")
 _URL_HINT = (
     "Use redis://HOST:PORT, rediss:// or unix:///PATH, or with sentinels "
     "redis+sentinel://HOST:26379,HOST:26379/NAME or rediss+sentinel://; percent-encode passwords (%2C for a "
@@ -74,11 +74,17 @@ def _redis_urls() -> list[tuple[str, str]]:
     urls = stream_urls()
     single = ["REDIS_URL", *(name for name in _OTHERS if getattr(settings, name) != settings.REDIS_URL)]
     single = [name for name in single if name != "STREAMS_URL" or len(urls) == 1]
-    return [(REDIS_URLS[name], getattr(settings, name)) for name in single] + [
+    found = [(REDIS_URLS[name], getattr(settings, name)) for name in single] + [
         (f"CHATAPI_STREAMS_URL: server {number} ({without_secrets(url) or 'empty'})", url)
         for number, url in enumerate(urls)
         if len(urls) > 1
     ]
+    return [(where, url) for where, url in found if not (url in urls and _has_other_transport(url))]
+
+
+def _has_other_transport(url: str) -> bool:
+    """Return whether the servers of streams with this scheme are no Redis."""
+    return url.partition("://")[0] in TRANSPORTS and not is_redis(url)
 
 
 def _same_as(where: str) -> str:

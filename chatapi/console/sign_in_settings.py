@@ -19,9 +19,10 @@ from accounts.models import Role
 from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from accounts.sign_in import attempts
-from accounts.sign_in.fetching import NotFetched, discovery
+from accounts.sign_in.fetching import NotFetched
 from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from accounts.sign_in.models import EmailDomain, IdentityProvider, validate_group_roles
+from accounts.sign_in.openid_connect import discovery
 from chatapi.console.tenancy import Console, page, render
 
 MAX_DOMAINS = 20

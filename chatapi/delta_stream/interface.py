@@ -44,6 +44,9 @@ class DeltaStream(Protocol):
     async def ping(self, within_s: float) -> None:
         """Wait up to this time for the server to answer. Raises `StreamUnavailable` with the reason."""
 
+    async def aclose(self) -> None:
+        """Close its connections."""
+
     # ---- the request
 
     async def keep(self, requests: Sequence[KeptRequest]) -> None:

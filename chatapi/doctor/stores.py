@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from accounts.redis_sentinel import open_sentinel, sentinel_place
-from accounts.redis_urls import SentinelURLs, all_urls, sentinel_urls, shared_url, without_secrets
+from accounts.redis_urls import SentinelURLs, all_redis_urls, sentinel_urls, shared_url, without_secrets
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread, url_errors
 from chatapi.redis_servers import stream_servers
@@ -103,7 +103,7 @@ def check_migrations() -> Iterator[Finding]:
 def check_redis() -> Generator[Finding, None, bool]:
     """Yield the state of each Redis, and return whether all of them answer."""
     all_answer = True
-    for url in all_urls():
+    for url in all_redis_urls():
         try:
             with url_errors():
                 if sentinels := sentinel_urls(url):

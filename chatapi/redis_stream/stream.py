@@ -81,6 +81,9 @@ class RedisStream:
         async with in_time(within_s):
             await self._redis.ping()
 
+    async def aclose(self) -> None:
+        await self._redis.aclose()
+
     # ---- the request
 
     async def keep(self, requests: Sequence[KeptRequest], *commands: Command) -> None:

@@ -19,8 +19,9 @@ from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Organization
-from accounts.sign_in import attempts, fetching, providers
+from accounts.sign_in import attempts, fetching, openid_connect, providers
 from accounts.sign_in.models import EmailDomain, IdentityProvider
+from accounts.sign_in.openid_connect import Claims
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.identity_provider import Provider, offer
@@ -140,7 +141,7 @@ def test_a_sign_in_that_goes_on_leaves_no_account_of_the_provider_before(
 
     with ThreadPoolExecutor(1) as others:
         with transaction.atomic():
-            providers.lock(row.pk, {"iss": row.issuer, "aud": row.client_id})
+            providers.lock(row.pk, Claims({"iss": row.issuer, "aud": row.client_id}, {}))
             SocialAccount.objects.create(provider=str(row.pk), uid="19", user=alice.user)
             changed = others.submit(change)
             wait([changed], timeout=0.5)
@@ -201,28 +202,28 @@ def test_the_page_of_a_refused_domain_saves_the_provider(acme: Organization, ali
 def test_private_addresses_are_not_asked_unless_the_operator_allows_it(
     provider: Provider, settings: Settings
 ) -> None:
-    fetching.discovery(provider.issuer)
+    openid_connect.discovery(provider.issuer)
     settings.OIDC_PRIVATE_ADDRESSES = False
     with pytest.raises(fetching.NotFetched, match="no answer of an OpenID Connect provider"):
-        fetching.discovery(provider.issuer)
+        openid_connect.discovery(provider.issuer)
 
 
 def test_no_certificate_is_taken_on_trust(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(fetching.NotFetched):
-        fetching.discovery(provider.issuer)
+        openid_connect.discovery(provider.issuer)
 
 
 def test_a_long_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "MAX_BYTES", 100)
     with pytest.raises(fetching.NotFetched):
-        fetching.discovery(provider.issuer)
+        openid_connect.discovery(provider.issuer)
 
 
 def test_a_slow_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "TIME_LIMIT_S", -1.0)
     with pytest.raises(fetching.NotFetched):
-        fetching.discovery(provider.issuer)
+        openid_connect.discovery(provider.issuer)
 
 
 @pytest.mark.parametrize("head", [b"x: ", b"content-length: 9999\r\n\r\n", b"connection: close\r\n\r\n"])
@@ -236,7 +237,7 @@ def test_bytes_that_trickle_in_do_not_hold_a_thread(
         Thread(target=trickle, args=(server, tls, head), daemon=True).start()
         began_at = time.monotonic()
         with pytest.raises(fetching.NotFetched):
-            fetching.discovery(f"https://localhost:{server.getsockname()[1]}")
+            openid_connect.discovery(f"https://localhost:{server.getsockname()[1]}")
     assert time.monotonic() - began_at < TRICKLING_S / 2
 
 
@@ -267,7 +268,7 @@ def test_the_endpoints_that_a_description_lacks_are_named(
     with socket.create_server(("127.0.0.1", 0)) as server:
         Thread(target=answer_with, args=(server, tls, description), daemon=True).start()
         with pytest.raises(fetching.NotFetched, match=reason):
-            fetching.discovery(f"https://localhost:{server.getsockname()[1]}")
+            openid_connect.discovery(f"https://localhost:{server.getsockname()[1]}")
 
 
 def answer_with(server: socket.socket, tls: ssl.SSLContext, document: object) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_the_text_of_a_limits_key_is_the_same_in_sql_and_leaves_out_what_is_blan
     columns = ", ".join(f"{value!r} AS {name}" for name, value in key._asdict().items())
     ((in_sql,),) = fetch_all(f"SELECT {LimitKey.text_in_sql('b')} FROM (SELECT {columns}) AS b", [])
     assert str(key) == in_sql == text
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("period", Period)
+def test_the_id_of_a_budget_is_its_limits_key_and_its_first_day(scope: Scope, period: Period) -> None:
+    start = period.start(date(2026, 11, 28))
+    key = BudgetKey.at(scope, 7, period, date(2026, 11, 28))
+    # Rows of budgets have it: with another text, spending would begin at zero.
+    assert str(key) == f"{scope.value}/7/{period.value}/{start}" == f"{LimitKey.of(key)}/{start}"
+    assert BudgetKey.parse(str(key)) == key
+    assert LimitKey.parse(str(LimitKey.of(key))) == LimitKey.of(key)
 
 
 @pytest.mark.parametrize("package", ["accounts", "usage", "chatapi"])

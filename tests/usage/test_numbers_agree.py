@@ -33,7 +33,7 @@ from usage.insights import Range, series, top, totals
 from usage.models import CHARGED, SPENT, LedgerEntry, Outcome, Price, UsageSource
 from usage.pages import exports
 from usage.pricing import TOKEN_COLUMNS, Tokens
-from usage.rollups import Entry, closed_days, closing
+from usage.rollups import ENTRY_COLUMNS, closed_days, closing
 from usage.verification import seals, verify
 
 # ---- each kind of token is everywhere
@@ -41,7 +41,7 @@ from usage.verification import seals, verify
 
 @pytest.mark.parametrize(
     "columns",
-    [closed_days.SUMS, seals.COLUMNS, Entry._fields, exporting.COLUMNS, exports._SUMS, exports._REQUESTS],
+    [closed_days.SUMS, seals.COLUMNS, ENTRY_COLUMNS, exporting.COLUMNS, exports._SUMS, exports._REQUESTS],
 )
 def test_each_kind_of_token_is_added_up_sealed_and_exported(columns: Sequence[str]) -> None:
     assert {*TOKEN_COLUMNS} <= {*columns}

@@ -21,7 +21,7 @@ from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
 from usage.models.budget_keys import BudgetOwners
 from usage.pricing import TOKEN_COLUMNS
-from usage.rollups import Entry
+from usage.rollups import ENTRY_COLUMNS, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,13 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
         (each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference)
         for each in corrections
     ]
-    columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
-    insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
+    columns = (*ENTRY_COLUMNS, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
+    written = [(*row.values, *values) for row, values in zip(rows, more, strict=True)]
+    insert("usage_ledgerentry", columns, written)
     # Added up first: one statement must change each budget once, or only one of its changes would apply.
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
-        for budget_id in BudgetOwners.of(row).budget_ids(row.budget_day):
+        for budget_id in row.owners.budget_ids(row.budget_day):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
@@ -102,7 +103,7 @@ def _row(now: datetime, correction: Correction) -> Entry:
     return Entry(
         Kind.CORRECTION.value,
         entry.generation_id,
-        *BudgetOwners.of(entry),
+        BudgetOwners.of(entry),
         model=entry.model,
         outcome=entry.outcome,
         budget_day=entry.budget_day,

@@ -22,7 +22,7 @@ from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
 from usage.models.budget_keys import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
-from usage.rollups import Entry
+from usage.rollups import ENTRY_COLUMNS, Entry
 
 # The last attempts are kept, because the one that answered is among them. These are all of them unless nine
 # models, one and its fallbacks, have more than 54 deployments that fail, beside ten repetitions.
@@ -104,7 +104,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
     entries = [entry for posting in postings for entry in _entries(now, posting)]
     with sql.together():
         _update_generations(now, postings)
-        sql.insert("usage_ledgerentry", Entry._fields, entries)
+        sql.insert("usage_ledgerentry", ENTRY_COLUMNS, [entry.values for entry in entries])
         changes, posted = _update_budgets(now, postings)
         rollups.add(entries)
         # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
@@ -279,7 +279,7 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
     return Entry(
         kind.value,
         row.id,
-        *row.owners,
+        row.owners,
         model=row.model,
         outcome=posting.item.outcome.value,
         budget_day=row.budget_day,

@@ -1,8 +1,8 @@
 """What identifies a budget and a limit, and in which budgets a request counts.
 
-Tables, statements and forms take the columns of both keys from here. A budget of another kind, such as one
-for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budget's id, a column, and a factor
-of `budget_ids`.
+Tables, statements and forms take the columns of both keys from here, and the ids of budgets are the texts of
+their keys. A budget of another kind, such as one for each model, is a last field of `LimitKey` and of
+`BudgetKey`, blank by default, a column, and a factor of `budget_ids`.
 """
 
 from collections.abc import Mapping
@@ -65,8 +65,14 @@ class LimitKey(NamedTuple):
     period: str
 
     def __str__(self) -> str:
-        # It is the subject of events, so a part that is blank changes no text of before.
+        # The subject of events and the beginning of budgets' ids: a blank part changes no text of before.
         return "/".join(str(part) for part in self if part != "")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the key with this text. Only the last part may have a slash."""
+        scope, scope_id, *parts = text.split("/", len(cls._fields) - 1)
+        return cls(scope, int(scope_id), *parts)
 
     @classmethod
     def text_in_sql(cls, table: str) -> str:
@@ -90,7 +96,9 @@ class LimitKey(NamedTuple):
 
 
 class BudgetKey(NamedTuple):
-    """What identifies a budget: whose money, and which period. Its text is the row's id."""
+    """What identifies a budget: whose money, and which period. Its text is the row's id: that of its limit's
+    key, and its first day.
+    """
 
     scope: str
     scope_id: int
@@ -98,7 +106,7 @@ class BudgetKey(NamedTuple):
     period_start: date
 
     def __str__(self) -> str:
-        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+        return f"{LimitKey.of(self)}/{self.period_start}"
 
     @property
     def resets_on(self) -> date | None:
@@ -116,10 +124,8 @@ class BudgetKey(NamedTuple):
 
     @classmethod
     def parse(cls, budget_id: str) -> Self:
-        # From both ends: only the middle part may come to hold a name with a slash.
-        scope, _, rest = budget_id.partition("/")
-        scope_id, period, start = rest.rsplit("/", 2)
-        return cls(scope, int(scope_id), period, date.fromisoformat(start))
+        limit, _, start = budget_id.rpartition("/")
+        return cls(**LimitKey.parse(limit)._asdict(), period_start=date.fromisoformat(start))
 
 
 # The parts of the keys beside the owner. Forms, lists and events have a field for each.

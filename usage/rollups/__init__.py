@@ -33,14 +33,11 @@ Group = tuple[Any, ...]
 
 
 class Entry(NamedTuple):
-    """A ledger entry as it is written: the columns and their values."""
+    """A ledger entry as it is written: its fields are columns, of which the owners' are gathered."""
 
     kind: str
     generation_id: UUID
-    organization_id: int
-    project_id: int
-    api_key_id: int
-    end_user_id: int | None
+    owners: BudgetOwners
     model: str
     outcome: str
     budget_day: date
@@ -53,8 +50,14 @@ class Entry(NamedTuple):
     cache_write_1h_tokens: int
     amount_nanodollars: int
 
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of `ENTRY_COLUMNS`."""
+        kind, generation_id, owners, *others = self
+        return kind, generation_id, *owners, *others
 
-assert Entry._fields[2:][: len(BudgetOwners._fields)] == BudgetOwners._fields, "an entry lacks an owner"
+
+ENTRY_COLUMNS = (*Entry._fields[:2], *BudgetOwners._fields, *Entry._fields[3:])
 
 
 def add(entries: Iterable[Entry]) -> None:
@@ -64,11 +67,12 @@ def add(entries: Iterable[Entry]) -> None:
     hours: dict[Group, list[int]] = {}
     days: dict[Group, list[int]] = {}
     for entry in entries:
-        owner = (entry.project_id, entry.api_key_id, entry.model, entry.outcome)
-        _count(hours, (entry.organization_id, hour_of(entry.created_at), *owner), entry)
-        if entry.end_user_id is not None:
-            person = (entry.project_id, entry.end_user_id, entry.model)
-            _count(days, (entry.organization_id, entry.created_at.astimezone(UTC).date(), *person), entry)
+        owners = entry.owners
+        group = (owners.project_id, owners.api_key_id, entry.model, entry.outcome)
+        _count(hours, (owners.organization_id, hour_of(entry.created_at), *group), entry)
+        if owners.end_user_id is not None:
+            person = (owners.project_id, owners.end_user_id, entry.model)
+            _count(days, (owners.organization_id, entry.created_at.astimezone(UTC).date(), *person), entry)
     _grow("usage_hourlyusage", _GROUP, hours)
     if days:
         _grow("usage_dailyenduserusage", _END_USER_GROUP, days)
