@@ -120,18 +120,26 @@ def _lock(organization: Organization) -> None:
     Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
 
 
-def write_next() -> bool:
-    """Report the hours of one organization that are over; return False if there is none."""
-    until = hour_of(database_now() - GRACE)
-    with transaction.atomic():
-        waiting = StripeCustomer.objects.filter(reported_until__lt=until).order_by("reported_until")
-        # Another process may have taken it meanwhile: then the lock waits, and nothing is left to report.
-        customer = waiting.select_for_update().first()
-        if customer is None:
-            return False
+def waiting(most: int) -> list[int]:
+    """Return up to `most` organizations with hours to report, those that wait the longest first."""
+    rows = StripeCustomer.objects.filter(reported_until__lt=_over_until()).order_by("reported_until")
+    return list(rows.values_list("organization_id", flat=True)[:most])
+
+
+@transaction.atomic
+def write(organization_id: int) -> None:
+    """Report the hours of the organization that are over."""
+    until = _over_until()
+    rows = StripeCustomer.objects.filter(organization=organization_id, reported_until__lt=until)
+    # Another process may have reported them meanwhile: then the lock waits, and nothing is left to report.
+    if (customer := rows.select_for_update().first()) is not None:
         _write(customer, min(until, customer.reported_until + MOST_HOURS * HOUR))
         failpoint("meter.in_tx")
-    return True
+
+
+def _over_until() -> datetime:
+    """Return the end of the hours that are over, and get no more entries."""
+    return hour_of(database_now() - GRACE)
 
 
 def _write(customer: StripeCustomer, until: datetime) -> None:
