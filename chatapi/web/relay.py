@@ -17,7 +17,7 @@ from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamLost
 from chatapi.web.following.follower import Follower
 from chatapi.web.following.silence import Finding, Watch
 from chatapi.web.services import Services
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Started, Usage
 from chatapi.wire.protocols.protocol import Encoder
 from chatapi.wire.upstream.upstream_errors import STOPPED
 from usage.books import reports
@@ -183,6 +183,10 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
     stream = services.streams.of(follower.id)
     if end.settled_ms_ago < PUBLISHING_MS and await stream.has_job(follower.id):
         return []  # the terminal delta, whose publication deletes the job, is still to come
+    if end.outcome == Outcome.CLIENT_CANCELLED and not end.tokens.completion_tokens:
+        # Cancelled before its first token: no text can be missing.
+        deltas = terminal_of(end)
+        return [Started(), *deltas] if isinstance(deltas[-1], Usage) else deltas
     # Nothing of the log was read: it may never have been written, or be lost.
     return _end_of_broken(end)
 

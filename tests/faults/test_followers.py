@@ -3,6 +3,7 @@
 import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -63,6 +64,7 @@ def test_a_follower_that_reads_on_behind_the_last_number_misses_no_event(install
 
 def test_a_client_that_comes_between_the_commit_and_the_end_gets_the_end(installation: Installation) -> None:
     """The row is final and the log is still empty: this is no expired stream and no lost one."""
+    before = armed.strikes(installation, "worker", "settle.after_commit")
     armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
     client, key = Client(installation.url, installation.keys["live"]), uuid4().hex
     body = json.dumps({"model": "never-begins", "messages": HELLO, "stream": True}).encode()
@@ -80,9 +82,37 @@ def test_a_client_that_comes_between_the_commit_and_the_end_gets_the_end(install
             client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key
         )
         answers = [attached.result(), resumed.result(), repeated.result()]
-    assert armed.strikes(installation, "worker", "settle.after_commit") == 1
+    assert armed.strikes(installation, "worker", "settle.after_commit") == before + 1
     assert [answer.status for answer in answers] == [200, 200, 200]
     for answer in answers:
         assert answer.body.count(b'"role":"assistant"') == answer.body.count(b'"finish_reason":"stop"') == 1
         assert answer.body.endswith(b"data: [DONE]\n\n")
     installation.end("worker", signal.SIGTERM)
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/openai/v1/chat/completions": {"messages": HELLO, "stream": True},
+    "/v1/responses": {"input": "hello", "background": True},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_one_cancelled_without_output_ends_well_though_its_end_was_lost(
+    installation: Installation, path: str
+) -> None:
+    """The worker dies between the commit and the publication."""
+    strike = armed.Strike(installation, "settle.after_commit", "kill9")
+    client = Client(installation.url, installation.keys["live"])
+    body = json.dumps({"model": "never-begins", **BODIES[path]}).encode()
+    accepted = client.send("POST", path, body, prefer="respond-async").json
+    client.send("POST", f"/openai/v1/generations/{accepted['id']}/cancel", b"")
+    strike.wait(lambda: False)
+    installation.revive()
+    assert installation.receipt(accepted["id"])["outcome"] == "client_cancelled"
+    if "stream_url" in accepted:
+        resumed = client.send("GET", accepted["stream_url"]).body
+        assert resumed.count(b'"role":"assistant"') == resumed.count(b'"finish_reason":"stop"') == 1
+        assert resumed.endswith(b"data: [DONE]\n\n")
+    else:
+        found = client.send("GET", f"{path}/{accepted['id']}")
+        assert (found.status, found.json.get("status")) == (200, "cancelled"), found.body

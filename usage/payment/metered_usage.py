@@ -9,8 +9,9 @@ after it less the running sum before it, both rounded down: so all values togeth
 rounded down once.
 """
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
@@ -22,9 +23,10 @@ from usage.database.clock import database_now, hour_of
 from usage.errors import NotBooked
 from usage.failpoints import failpoint
 from usage.formatting import usd
-from usage.models import Credit, HourlyUsage
+from usage.models import Credit, DailyTotals, Dimension, HourlyUsage
 from usage.payment import stripe_api
 from usage.payment.models import MeterEvent, Payment, State, StripeCustomer
+from usage.rollups import closed_days
 
 UNIT_NANODOLLARS = 1_000
 HOUR = timedelta(hours=1)
@@ -32,8 +34,8 @@ HOUR = timedelta(hours=1)
 BETWEEN_EVENTS = timedelta(minutes=2)
 # An entry carries the time at which its transaction began, and transactions end within seconds.
 GRACE = timedelta(minutes=5)
-# With each new hour, the hours of the last day are compared with what was reported; once a day, those of the
-# last 30 days.
+# With each new hour, the hours of the last day are compared with what was reported; once a day, the last 30
+# days.
 RECENT, WINDOW = timedelta(days=1), timedelta(days=30)
 # Hours that one transaction reports first.
 MOST_HOURS = 1_000
@@ -120,18 +122,26 @@ def _lock(organization: Organization) -> None:
     Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
 
 
-def write_next() -> bool:
-    """Report the hours of one organization that are over; return False if there is none."""
-    until = hour_of(database_now() - GRACE)
-    with transaction.atomic():
-        waiting = StripeCustomer.objects.filter(reported_until__lt=until).order_by("reported_until")
-        # Another process may have taken it meanwhile: then the lock waits, and nothing is left to report.
-        customer = waiting.select_for_update().first()
-        if customer is None:
-            return False
+def waiting(most: int) -> list[int]:
+    """Return up to `most` organizations with hours to report, those that wait the longest first."""
+    rows = StripeCustomer.objects.filter(reported_until__lt=_over_until()).order_by("reported_until")
+    return list(rows.values_list("organization_id", flat=True)[:most])
+
+
+@transaction.atomic
+def write(organization_id: int) -> None:
+    """Report the hours of the organization that are over."""
+    until = _over_until()
+    rows = StripeCustomer.objects.filter(organization=organization_id, reported_until__lt=until)
+    # Another process may have reported them meanwhile: then the lock waits, and nothing is left to report.
+    if (customer := rows.select_for_update().first()) is not None:
         _write(customer, min(until, customer.reported_until + MOST_HOURS * HOUR))
         failpoint("meter.in_tx")
-    return True
+
+
+def _over_until() -> datetime:
+    """Return the end of the hours that are over, and get no more entries."""
+    return hour_of(database_now() - GRACE)
 
 
 def _write(customer: StripeCustomer, until: datetime) -> None:
@@ -163,18 +173,43 @@ def _differences(
     customer: StripeCustomer, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, int, int]]:
     """Yield the hours whose sum is not what was reported: hour, next revision, and what is missing."""
-    within = {"organization": customer.organization_id, "hour__gte": since, "hour__lt": until}
-    usage = HourlyUsage.objects.filter(**within).order_by().values_list("hour")
-    sums = dict(usage.annotate(Sum("amount_nanodollars")))
-    events = MeterEvent.objects.filter(**within).order_by().values_list("hour")
+    mine = {"organization": customer.organization_id}
+    events = MeterEvent.objects.filter(**mine, hour__gte=since, hour__lt=until).order_by().values_list("hour")
     reported = {
         hour: (count, nanodollars)
         for hour, count, nanodollars in events.annotate(Count("pk"), Sum("amount_nanodollars"))
     }
-    for hour in sorted(sums.keys() | reported.keys()):
-        count, before = reported.get(hour, (0, 0))
-        if missing := sums.get(hour, 0) - before:
-            yield hour, count + 1, missing
+    for start, end in _spans_to_compare(customer, since, until, reported):
+        usage = HourlyUsage.objects.filter(**mine, hour__gte=start, hour__lt=end).order_by()
+        sums = dict(usage.values_list("hour").annotate(Sum("amount_nanodollars")))
+        for hour in sorted(sums.keys() | {hour for hour in reported if start <= hour < end}):
+            count, before = reported.get(hour, (0, 0))
+            if missing := sums.get(hour, 0) - before:
+                yield hour, count + 1, missing
+
+
+def _spans_to_compare(
+    customer: StripeCustomer, since: datetime, until: datetime, reported: Mapping[datetime, tuple[int, int]]
+) -> list[tuple[datetime, datetime]]:
+    """Return the spans whose hours may differ from what was reported. A closed day whose sum does not is left
+    out: with thousands of keys, its hours are too many rows to be read each day.
+    """
+    by_day: Counter[date] = Counter()
+    for hour, (_, nanodollars) in reported.items():
+        by_day[hour.date()] += nanodollars
+    of_it = DailyTotals.objects.filter(dimension=Dimension.ORGANIZATION, member=str(customer.organization_id))
+    spans = closed_days.spans(since, until)
+    found = list(spans.open)
+    for first, last in spans.closed:
+        totals = of_it.filter(day__gte=first, day__lt=last)
+        sums = dict(totals.values_list("day", "amount_nanodollars"))
+        days = sums.keys() | {day for day in by_day if first <= day < last}
+        found += [
+            (closed_days.midnight(day), closed_days.midnight(day + closed_days.DAY))
+            for day in days
+            if sums.get(day, 0) != by_day[day]
+        ]
+    return sorted(found)
 
 
 class FreeMinutes:

@@ -48,9 +48,8 @@ async def _look_at(commits: GroupCommit, claimed: payments.Claimed) -> None:
 async def report_usage(commits: GroupCommit) -> None:
     """Write the outbox, and send what is due; raises `StripeUnavailable`."""
     if settings.STRIPE_METER:
-        for _ in range(ORGANIZATIONS_AT_ONCE):
-            if not await commits.read(metered_usage.write_next):
-                break
+        for organization_id in await commits.read(metered_usage.waiting, ORGANIZATIONS_AT_ONCE):
+            await _write(commits, organization_id)
     for _ in range(sender.BATCH):
         if not (due := await commits.read(sender.claim, 1)):
             break
@@ -58,3 +57,11 @@ async def report_usage(commits: GroupCommit) -> None:
         await commits.read(sender.record, due[0], outcome)
         if outcome.result == Result.AWAY:
             raise StripeUnavailable(outcome.error)
+
+
+async def _write(commits: GroupCommit, organization_id: int) -> None:
+    """Write an organization's hours into the outbox. If that fails, they wait, and others are written."""
+    try:
+        await commits.read(metered_usage.write, organization_id)
+    except Exception:
+        log.exception("the usage of organization %s is not reported", organization_id)

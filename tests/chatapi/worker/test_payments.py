@@ -1,6 +1,7 @@
 """The reaper's duties of payment: the failure of one payment or event, or of one duty, delays no other."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -10,12 +11,13 @@ from django.utils import timezone
 from accounts.models import Organization
 from chatapi.worker.reaper import payments as reaper
 from tests.fake_stripe import METER, Stripe
+from tests.usage.billing_months import keys_of, set_prices, use
 from usage.books import credit
 from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
 from usage.errors import StripeUnavailable
 from usage.payment import payments
-from usage.payment.models import MeterEvent, Payment
+from usage.payment.models import MeterEvent, Payment, StripeCustomer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,6 +82,39 @@ def test_an_event_that_stripe_fails_for_keeps_no_other_from_stripe(stripe: Strip
         turn(reaper.report_usage)
     turn(reaper.report_usage)
     assert sorted(event["customer"] for event in stripe.events) == ["cus_B", "cus_C"]
+
+
+def test_usage_that_can_not_be_written_keeps_no_other_from_stripe(
+    stripe: Stripe, caplog: pytest.LogCaptureFixture
+) -> None:
+    hour = hour_of(timezone.now()) - timedelta(hours=3)
+    for name, since in (("A", hour - timedelta(hours=2)), ("B", hour)):
+        (key, *_) = keys = keys_of(name)
+        set_prices(random.Random(1), keys)
+        use(random.Random(1), key, hour + timedelta(minutes=1), completion=100)
+        owner = key.project.organization
+        StripeCustomer.objects.create(
+            organization=owner, customer_id=f"cus_{name}", billed_from=hour, reported_until=since
+        )
+    # A row that is already there refuses the first organization's.
+    first = StripeCustomer.objects.get(customer_id="cus_A").organization
+    MeterEvent.objects.create(
+        organization=first,
+        customer_id="cus_A",
+        meter=METER,
+        hour=hour,
+        revision=2,
+        stamped_at=hour + timedelta(minutes=58),
+        amount_nanodollars=0,
+        value=0,
+    )
+    turn(reaper.report_usage)
+    assert [event["customer"] for event in stripe.events] == ["cus_B"]
+    assert f"organization {first.pk}" in caplog.text
+    # It is reported as soon as it can be.
+    MeterEvent.objects.filter(organization=first).delete()
+    turn(reaper.report_usage)
+    assert sorted(event["customer"] for event in stripe.events) == ["cus_A", "cus_B"]
 
 
 def test_a_bug_in_one_duty_does_not_stop_the_other(
