@@ -28,8 +28,8 @@ from usage.pages.overview_form import OverviewForm, SumsPage
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days
 
-# Keeps the page below 150 kB when it has a chart of groups beside the others.
-MAX_GROUPED_COLUMNS = 36
+# Keeps the page below 150 kB when it has a chart of groups beside the others; a month has its days.
+MAX_GROUPED_COLUMNS = 31
 _SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
 
@@ -182,9 +182,11 @@ def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
 
 
 def _trends(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) -> list[Trend]:
-    """Return the four charts, each with the number of the whole range."""
+    """Return the charts, each with the number of the whole range."""
     firsts = [each.speed.first_p50_ms for each in columns]
     slow = [each.speed.first_p95_ms for each in columns]
+    durations = [each.speed.duration_p50_ms for each in columns]
+    longest = [each.speed.duration_p95_ms for each in columns]
     rates = [each.speed.tokens_per_second for each in columns]
     return [
         draw(
@@ -204,6 +206,11 @@ def _trends(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals)
         draw(
             "Time to first token", _typical(firsts, duration), buckets,
             [Layer("p95", "colour-light", slow), Layer("p50", "colour-1", firsts)],
+            duration,
+        ),
+        draw(
+            "Duration", _typical(durations, duration), buckets,
+            [Layer("p95", "colour-light", longest), Layer("p50", "colour-1", durations)],
             duration,
         ),
         draw(
