@@ -140,6 +140,7 @@ def _asked(over: Range, filters: Filters) -> RequestFilters:
         is_void=filters.is_void,
         error=filters.error,
         metadata=filters.metadata,
+        is_test=filters.is_test,
         since=over.start,
         until=over.end,
     )

@@ -72,6 +72,7 @@ _UNINDEXED = {
     "min_nanodollars": "amount_nanodollars__gte",
     "max_nanodollars": "amount_nanodollars__lte",
     "error": "error_code",
+    "is_test": "is_test",
 }
 
 
@@ -79,6 +80,7 @@ _UNINDEXED = {
 SEARCHED_COLUMNS = (
     "id", "admitted_at", "settled_at", "project_id", "model", "outcome", "endpoint", "dialect",
     "usage_source", "deployment", "amount_nanodollars", "error_code", "end_user", "metadata",
+    "is_test",
 )  # fmt: skip
 
 

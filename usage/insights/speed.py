@@ -82,7 +82,9 @@ class Speeds:
 
 def is_searched(filters: Filters) -> bool:
     """Return whether no index covers the filters, so that the newest requests are searched for matches."""
-    rest = (filters.project_id, filters.model, filters.outcome, filters.error, filters.metadata)
+    rest = (
+        filters.project_id, filters.model, filters.outcome, filters.error, filters.metadata, filters.is_test,
+    )  # fmt: skip
     is_of_a_person = filters.end_user is not None and filters.api_key_id is not None
     return is_of_a_person or any(each is not None for each in rest)
 
@@ -117,6 +119,7 @@ def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_
         "model": filters.model,
         "outcome": filters.outcome,
         "error_code": filters.error,
+        "is_test": filters.is_test,
     }
     narrowed = {name: value for name, value in rest.items() if value is not None}
     tests, tested = [f"{name} = %s" for name in narrowed], list(narrowed.values())
@@ -129,7 +132,7 @@ def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
             SELECT %s AS at, {_COLUMNS}, admitted_at, settled_at, organization_id, project_id, api_key_id,
-                model, outcome, error_code, metadata, end_user
+                model, outcome, error_code, metadata, end_user, is_test
             FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
                 AND admitted_at >= %s AND admitted_at < %s
             ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608

@@ -133,7 +133,7 @@ class RequestsForm(UsageFilterForm):
     @property
     def rare_fields(self) -> list[BoundField]:
         """Return the fields that are shown on demand. What runs a model is the operators' to know."""
-        names = ["end_user", "metadata", "error", "endpoint", "dialect", "source"]
+        names = ["end_user", "metadata", "error", "key_kind", "endpoint", "dialect", "source"]
         if self.pages.organization:
             names.append("time")
         else:
