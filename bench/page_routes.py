@@ -71,7 +71,15 @@ CONSOLE_VIEWS = {
         *(f"days=30&{narrowed}" for narrowed in BY_ERROR_AND_TEAM),
     ),
     "model": ("project={project}",),
-    "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
+    "requests": (
+        "sort=cost",
+        "sort=duration",
+        "outcome=any_error",
+        "min=0.012&days=90",
+        "days=90",
+        "days=30&error=x",
+        *ONE[1:],
+    ),
 }
 # Names of routes that answer with a file, redirect, show no page, end the session, or count in Redis, which
 # does not run here.

@@ -150,6 +150,10 @@ class RequestsForm(UsageFilterForm):
         """Return the parameters that the form keeps without showing them."""
         return self.parameters("days", "time_zone", "sort")
 
+    def settled_url(self, **narrowed: object) -> str:
+        """Return the URL of this list, narrowed to the requests that finished in its range."""
+        return self.link(self.page, self.query | narrowed | {"time": "settled"})
+
     def sort_links(self) -> list[Choice]:
         chosen = self.filters.sort
         return [self._choice(text, name == chosen, sort=name) for name, text in _ORDERS.items()]
