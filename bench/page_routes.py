@@ -65,11 +65,21 @@ CONSOLE_VIEWS = {
         "days=90",
         "days=30&bucket=hour",
         *(f"days=30&{narrowed}" for narrowed in ONE[1:]),
+        f"days=7&key_kind=live&model={MODEL}",
         *(f"days=30&group={group}" for group in ("project", "key", "model", "outcome")),
         "days=90&group=key",
         *(f"days=30&{narrowed}" for narrowed in BY_ERROR_AND_TEAM),
     ),
-    "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
+    "model": ("project={project}",),
+    "requests": (
+        "sort=cost",
+        "sort=duration",
+        "outcome=any_error",
+        "min=0.012&days=90",
+        "days=90",
+        "days=30&error=x",
+        *ONE[1:],
+    ),
 }
 # Names of routes that answer with a file, redirect, show no page, end the session, or count in Redis, which
 # does not run here.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
+from chatapi.console.model_measures import DAYS, measures
 from chatapi.console.offers import Offer, offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.model_kinds import MODEL_KINDS
@@ -39,7 +40,9 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_safe
 @page("accounts.view_organization")
 def model_page(request: HttpRequest, console: Console, model: str) -> HttpResponse:
-    """Show one model: prices, accepted parameters, and snippets with the base URL of this request."""
+    """Show one model: prices, how its requests went, accepted parameters, and snippets with the base URL of
+    this request.
+    """
     offer = next((each for each in offers(console) if each.id == model), None)
     if offer is None:
         raise Http404("There is no such model.")
@@ -49,6 +52,8 @@ def model_page(request: HttpRequest, console: Console, model: str) -> HttpRespon
         "offer": offer,
         "starts": [start for start, _ in offer.announced],
         "prices": _prices(offer),
+        "days": DAYS,
+        "measures": measures(request, console, offer) if console.may("usage.view_hourlyusage") else None,
         "tabs": _tabs(offer, origin),
         "may_play": offer.kind == ModelKind.CHAT and console.may("accounts.add_apikey"),
     }

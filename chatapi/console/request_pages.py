@@ -18,6 +18,7 @@ from usage.models import Generation
 from usage.pages import exports
 from usage.pages.filters import generation_id_in
 from usage.pages.request_list import dropped_before, receipt_context
+from usage.pages.requests_chart import requests_chart
 from usage.pages.requests_form import RequestsForm
 
 _ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
@@ -32,17 +33,19 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     try:
         if not form.is_valid():
             raise ValueError(form.mistake)
-        found = insights.requests_page(form.filters, after or None)
+        filters = insights.with_stored_name(form.filters)
+        found = insights.requests_page(filters, after or None)
     except ValueError as error:
         context |= {"mistake": str(error), "kept_url": without_mistakes(form)}
         return render(request, console, "requests.html", context, status=400)
-    if form.filters.id is not None and found.rows:
+    if filters.id is not None and found.rows:
         return redirect(console.url("request", found.rows[0]))
     chips = form.chips()
     form.offer_choices(_ENDPOINTS, DIALECTS)
     context |= {
         "form": form,
         "page": found,
+        "chart": requests_chart(form, filters),
         "chips": chips,
         "dropped_before": dropped_before(form.filters, found),
         "older_url": form.link("requests", form.query | {"after": found.next_cursor})

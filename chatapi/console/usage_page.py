@@ -1,6 +1,6 @@
 """Usage: requests, failures and speed over time, and the errors and refusals behind the failures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,42 +11,25 @@ from django.views.decorators.http import require_safe
 
 from chatapi.console.filters import offer_filters, scoped, without_mistakes
 from chatapi.console.overview import MAX_COLUMNS
+from chatapi.console.speed_charts import Column, charts, table
 from chatapi.console.start import has_requests
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
-from usage.formatting import count, duration, rate, share
+from usage.formatting import rate
 from usage.insights import Point, Series, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Number, Speed, Speeds, is_searched, percentile, speeds
+from usage.insights.speed import Speed, Speeds, is_searched, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
 from usage.pages.all_groups import all_groups
 from usage.pages.overview import bucket_of, chart_of
-from usage.pages.overview_chart import Bucket
 from usage.pages.overview_form import OverviewForm, SumsPage
-from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days
 
-# Keeps the page below 150 kB when it has a chart of groups beside the others.
-MAX_GROUPED_COLUMNS = 36
-_SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A part of the range: its sums, and the speed of its newest requests."""
-
-    totals: Totals
-    speed: Speed
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of the table behind the charts."""
-
-    bucket: Bucket
-    cells: Sequence[str]
+# Keeps the page below 150 kB when it has a chart of groups beside the others; a month has its days.
+MAX_GROUPED_COLUMNS = 31
+SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     found = speeds(spans, form.filters, form.group_by if form.is_grouped else None, named)
     columns = [Column(*each) for each in zip(sums, found.columns, strict=True)]
     whole = sum(sums, Totals())
-    trends = _trends([bucket_of(form, *span) for span in spans], columns, whole)
+    trends = charts([bucket_of(form, *span) for span in spans], columns, whole)
     chips = form.chips()
     offer_filters(form, console)
     owners = _refused_owners(form)
@@ -94,7 +77,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chips": chips,
         "step": step,
         "trends": trends,
-        "rows": _rows(trends),
+        "rows": table(trends),
         "has_usage": whole.requests > 0,
         "has_requests": partial(has_requests, console.organization),
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
@@ -122,7 +105,7 @@ def usage_file(request: HttpRequest, console: Console, file_format: str) -> Http
 
 
 def _form(request: HttpRequest, console: Console) -> OverviewForm:
-    return scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
+    return scoped(partial(OverviewForm, sums_page=SUMS_PAGE), request, console)
 
 
 def _series(form: OverviewForm) -> Series:
@@ -165,61 +148,10 @@ def _narrowed_url(form: OverviewForm, group_id: str) -> str:
     return form.link(form.page, form.query | rest | {"metadata": pair}) if pair else ""
 
 
-def _rows(trends: Sequence[Trend]) -> list[Row]:
-    """Return the table of all charts' numbers."""
-    return [
-        Row(parts[0].bucket, [cell for part in parts for cell in part.cells])
-        for parts in zip(*(trend.columns for trend in trends), strict=True)
-    ]
-
-
 def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
     """Return the owners whose refusals are shown, by column; None if a filter does not fit refusals."""
     columns = form.filters.by_column()
-    if form.is_of_requests or columns.keys() & {"model", "outcome"}:
+    is_of_a_kind = form.filters.is_test is not None or columns.keys() & {"model", "outcome"}
+    if form.is_of_requests or is_of_a_kind:
         return None
     return {name: value for name, value in columns.items() if name.endswith("_id")}
-
-
-def _trends(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) -> list[Trend]:
-    """Return the four charts, each with the number of the whole range."""
-    firsts = [each.speed.first_p50_ms for each in columns]
-    slow = [each.speed.first_p95_ms for each in columns]
-    rates = [each.speed.tokens_per_second for each in columns]
-    return [
-        draw(
-            "Requests", count(whole.requests), buckets,
-            [
-                Layer("all", "colour-0", [each.totals.requests for each in columns]),
-                Layer("failed", "colour-bad", [each.totals.failed_requests for each in columns]),
-            ],
-            count,
-        ),
-        draw(
-            "Error rate", share(whole.failed_requests, whole.requests), buckets,
-            [Layer("failed", "colour-bad", [_permyriad(each.totals) for each in columns])],
-            lambda value: rate(value, 10_000),
-            lambda value: share(value, 10_000),
-        ),
-        draw(
-            "Time to first token", _typical(firsts, duration), buckets,
-            [Layer("p95", "colour-light", slow), Layer("p50", "colour-1", firsts)],
-            duration,
-        ),
-        draw(
-            "Tokens per second, p50", _typical(rates, lambda rate: f"{rate:.1f}"), buckets,
-            [Layer("p50", "colour-2", [None if rate is None else round(rate) for rate in rates])],
-            count,
-        ),
-    ]  # fmt: skip
-
-
-def _permyriad(totals: Totals) -> int | None:
-    """Return the error rate in hundredths of a percent; None without requests."""
-    return round(10_000 * totals.error_rate) if totals.requests else None
-
-
-def _typical(values: Sequence[Number | None], to_text: Callable[[Number], str]) -> str:
-    """Return the median of the columns' values as text, such as "typically 2 s"."""
-    middle = percentile([value for value in values if value is not None], 50)
-    return "–" if middle is None else f"typically {to_text(middle)}"

@@ -10,18 +10,18 @@ from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.contrib.auth.models import User
 
-from accounts.models import APIKey, Member, Organization, Role
+from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi.models import Deployment, ServedModel
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.queue import Attempt
 from tests import page_paths
-from tests.cast import PRICE, join
+from tests.cast import PRICE, join, run
 from tests.chatapi import test_access_matrix, test_console_access
 from tests.usage import billing_months
 from usage.books import credit, prices
 from usage.database.clock import database_now
-from usage.models import BudgetLimit
+from usage.models import BudgetLimit, Outcome
 from usage.notifications import watch
 from usage.statements.month import Month
 
@@ -38,6 +38,7 @@ CONSOLE_VIEWS = {
     "live": ("key={key}",),
     "new_budget": ("key={key}",),
     "requests": ("sort=cost", "outcome=failed"),
+    "model": ("project={idle}",),
     "notifications": ("kind=key.expiring",),
 }
 
@@ -59,7 +60,10 @@ def furnish(owner: str, password: str) -> dict[str, dict[str, str]]:
     console = page_paths.of_console(test_console_access.House(globex, olga, charlie))
     month = _close_a_month(alice.api_key, olga.api_key)
     admin |= page_paths.views(admin, ADMIN_VIEWS, key=alice.api_key.pk)
-    console |= page_paths.views(console, CONSOLE_VIEWS, key=olga.api_key.pk)
+    for outcome in (Outcome.COMPLETED, Outcome.COMPLETED, Outcome.FAILED):
+        run(olga, outcome=outcome)
+    idle = Project.objects.create(organization=globex, name="idle")
+    console |= page_paths.views(console, CONSOLE_VIEWS, key=olga.api_key.pk, idle=idle.pk)
     admin["a closed statement"] = f"/admin/statements/{acme.pk}/{month}"
     console["a busy webhook"] = f"/console/{globex.pk}/webhooks/{_notify(olga.api_key).pk}"
     console["a closed statement"] = f"/console/{globex.pk}/statements/{month}"

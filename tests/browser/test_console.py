@@ -190,6 +190,26 @@ def test_an_id_is_in_one_line_and_a_filters_button_in_line_with_its_fields(
 
 
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
+def test_a_column_of_requests_leads_to_its_requests_by_pointer_and_by_keyboard(
+    page: Page, installation: Installation, ids: dict[str, int], used: str, size: Any
+) -> None:
+    page.set_viewport_size(size)
+    sign_in(page, installation, "tess")
+    requests = f"{installation.url}/console/{ids['Tests']}/requests?days=7"
+    page.goto(requests)
+    page.locator("svg.plot a.column").last.click()
+    expect(page.get_by_role("link", name="finished:")).to_be_visible()
+    expect(page.locator(f"a[title$='{used}']")).to_be_visible()
+    page.goto(requests)
+    page.get_by_text("These numbers as a table").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("region", name="The chart's numbers").get_by_role("link").last.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="finished:")).to_be_visible()
+    expect(page.locator(f"a[title$='{used}']")).to_be_visible()
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
 def test_no_button_is_over_an_example(page: Page, installation: Installation, size: Any) -> None:
     page.set_viewport_size(size)
     page.goto(f"{installation.url}/docs/quickstart")

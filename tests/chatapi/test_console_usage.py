@@ -390,6 +390,30 @@ def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person
     assert found.tokens_per_second == 100
 
 
+def test_durations_are_from_the_admission_to_the_end(alice: Person, charlie: Person) -> None:
+    failed = run(alice, outcome=Outcome.FAILED, model="other", first_token_ms=None, last_token_ms=None)
+    for row, took_s in (
+        (run(alice), 1.5),
+        (run(alice), 2.25),
+        (run(alice), 3),
+        (failed, 20),
+        (run(charlie), 99),
+    ):
+        settled_at = row.admitted_at + timedelta(seconds=took_s)
+        Generation.objects.filter(pk=row.pk).update(settled_at=settled_at)
+    admit(alice)  # it is still open
+    page = client_of(alice.user).get(url(alice, "usage?days=1&group=model"))
+    assert number(page, "Duration") == "2.25 s"
+    (last,) = [row.cells for row in page.context["rows"] if "20 s" in row.cells]
+    assert last[last.index("20 s") :][:2] == ["20 s", "2.25 s"]
+    assert {
+        each.label: (each.speed.duration_p50_ms, each.speed.duration_p95_ms)
+        for each in page.context["groups"]
+    } == {"small": (2_250, 3_000), "other": (20_000, 20_000)}
+    assert 'data-label="Duration, p95">20 s<' in page.content.decode()
+    assert number(client_of(alice.user).get(url(alice, "usage?days=1&outcome=failed")), "Duration") == "20 s"
+
+
 @pytest.mark.parametrize(
     ("group", "named", "expected"),
     [

@@ -168,6 +168,8 @@ def test_no_page_of_the_console_looks_through_all_requests(root: Client, used: G
         for sort in ("cost", "duration")
         for query in narrowed
     ]
+    found += [f"{name}?key_kind=live&model=small" for name in ("overview", "usage", "requests")]
+    found += ["models/small", f"models/small?project={used.project_id}"]
     found += ["requests?error=upstream_error", "budgets", f"budgets/{limit.pk}", "keys"]
     for page in found:
         with never_all_rows():

@@ -124,7 +124,12 @@ class NewestRequests(NamedTuple):
 
 def newest_settled(over: Range, filters: Filters) -> NewestRequests:
     """Return the newest requests that were admitted and finished in the range."""
-    resolved = _with_one_owner(replace(_asked(over, filters), time="settled"))
+    return newest_matching(replace(_asked(over, filters), time="settled"))
+
+
+def newest_matching(filters: RequestFilters) -> NewestRequests:
+    """Return those of the newest requests that match."""
+    resolved = _with_one_owner(filters)
     if resolved is None:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
@@ -140,6 +145,7 @@ def _asked(over: Range, filters: Filters) -> RequestFilters:
         is_void=filters.is_void,
         error=filters.error,
         metadata=filters.metadata,
+        is_test=filters.is_test,
         since=over.start,
         until=over.end,
     )

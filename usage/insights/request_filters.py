@@ -1,6 +1,6 @@
 """What a list of requests may be filtered by: by an index, or by looking at rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 from uuid import UUID
@@ -20,6 +20,11 @@ from usage.models.generations import ANY_ERROR, FAILED
 _OPEN_AT_MOST = timedelta(hours=6)
 
 Filtering = TypeVar("Filtering", bound=Filters)
+# What rollups can be filtered by, and the fields that filter nothing, or by time.
+_IN_ROLLUPS = ("organization_id", "project_id", "api_key_id", "model", "outcome", "is_test")
+_NO_FILTERS = (
+    "time", "since", "until", "sort", "metadata_key", "is_by_request", "is_stored_name", "home_id", "is_void",
+)  # fmt: skip
 Sort = Literal["newest", "cost", "duration"]
 
 
@@ -50,6 +55,15 @@ class RequestFilters(Filters):
         return self.id is None and bool(_unindexed(self) or self.metadata)
 
     @property
+    def of_rollups(self) -> Filters | None:
+        """Return the filters without time and order as rollups have them; None if a rollup lacks one."""
+        values = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NO_FILTERS
+        }
+        known = {name: values.pop(name) for name in _IN_ROLLUPS}
+        return None if any(value is not None for value in values.values()) else Filters(**known)
+
+    @property
     def admitted_since(self) -> datetime | None:
         """Return the earliest admission that can match, in UTC, where computing with times is safe."""
         since = self.since and self.since.astimezone(UTC)
@@ -72,6 +86,7 @@ _UNINDEXED = {
     "min_nanodollars": "amount_nanodollars__gte",
     "max_nanodollars": "amount_nanodollars__lte",
     "error": "error_code",
+    "is_test": "is_test",
 }
 
 
@@ -79,6 +94,7 @@ _UNINDEXED = {
 SEARCHED_COLUMNS = (
     "id", "admitted_at", "settled_at", "project_id", "model", "outcome", "endpoint", "dialect",
     "usage_source", "deployment", "amount_nanodollars", "error_code", "end_user", "metadata",
+    "is_test",
 )  # fmt: skip
 
 

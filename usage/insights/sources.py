@@ -31,7 +31,9 @@ _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Fields that are no columns of rollups.
-_NO_COLUMNS = ("error", "metadata", "metadata_key", "is_by_request", "is_stored_name", "home_id", "is_void")
+_NO_COLUMNS = (
+    "error", "metadata", "metadata_key", "is_test", "is_by_request", "is_stored_name", "home_id", "is_void",
+)  # fmt: skip
 
 # SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
 _MAX_PARTS = 400
@@ -60,6 +62,8 @@ class Filters:
     """A key, and the value that matching requests have for it."""
     metadata_key: str | None = None
     """The key by whose values a report is grouped."""
+    is_test: bool | None = None
+    """Whether the requests are those of test keys (True) or of live keys (False)."""
     is_by_request: bool = False
     """Whether end users' sums are those of the newest requests, with failures, instead of the rollup's."""
     is_stored_name: bool = False
@@ -75,8 +79,9 @@ class Filters:
         return self.end_user is not None and not self.is_by_request
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
-        """Return the rows that match; their model must have these columns."""
-        return rows.filter(**self.by_column())
+        """Return the rows that match; their model must have these columns, and the key."""
+        rows = rows.filter(**self.by_column())
+        return rows if self.is_test is None else rows.filter(api_key__is_test=self.is_test)
 
     def by_column(self) -> dict[str, Any]:
         """Return the values that are set, by their column in the rollups."""
@@ -189,6 +194,8 @@ def single_dimension(group_by: GroupBy | None, filters: Filters) -> Dimension | 
 
     A report without any is one of all outcomes.
     """
+    if filters.is_test is not None:
+        return None
     columns = filters.by_column()
     dimensions = {dimension for dimension, column in COLUMNS.items() if column in columns}
     dimensions |= {Dimension(group_by)} if group_by else set()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from django.db import connection
+
 from accounts import end_users
 from usage.database.replica import report
 from usage.database.sql import Rows, db_value, fetch_all
@@ -27,28 +29,46 @@ SAMPLE, SEARCHED = 300, 1_000
 ALL_SAMPLED, ALL_SEARCHED = 9_000, 20_000
 # Requests with fewer tokens after the first say little about the rate.
 _LEAST_TOKENS = 8
-_TIMES = "first_token_ms, last_token_ms, completion_tokens, reasoning_tokens"
+_COLUMNS = "first_token_ms, last_token_ms, completion_tokens, reasoning_tokens"
+# From the admission to the end, in milliseconds.
+_DURATION = {
+    "sqlite": "CAST(round((julianday(settled_at) - julianday(admitted_at)) * 86400000) AS INTEGER)",
+    "postgresql": "CAST(round(EXTRACT(EPOCH FROM settled_at - admitted_at) * 1000) AS bigint)",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The percentiles of a column or a group; None if no request of its sample has them."""
+    """The percentiles of a column or a group; None if no request of its sample has them.
+
+    A duration is from the admission to the end, and failed requests have one, too.
+    """
 
     first_p50_ms: int | None = None
     first_p95_ms: int | None = None
     tokens_per_second: float | None = None
+    duration_p50_ms: int | None = None
+    duration_p95_ms: int | None = None
 
     @classmethod
     def of(cls, requests: Sequence[Sequence[Any]]) -> "Speed":
-        """Return the speed of requests, each of which has the columns `_TIMES`."""
-        firsts = [first_ms for first_ms, *_ in requests]
+        """Return the speed of requests, each of which has the columns `_COLUMNS` and its duration."""
+        firsts = [first_ms for first_ms, *_ in requests if first_ms is not None]
+        durations = [duration_ms for *_, duration_ms in requests]
         rates = [
             1_000 * (tokens - 1) / (last_ms - first_ms)
-            for first_ms, last_ms, tokens, reasoning in requests
+            for first_ms, last_ms, tokens, reasoning, _ in requests
             # Reasoning may be hidden: its tokens are none of those that came after the first.
-            if not reasoning and last_ms is not None and last_ms > first_ms and tokens >= _LEAST_TOKENS
+            if not reasoning and tokens >= _LEAST_TOKENS
+            if None not in (first_ms, last_ms) and last_ms > first_ms
         ]
-        return cls(percentile(firsts, 50), percentile(firsts, 95), percentile(rates, 50))
+        return cls(
+            percentile(firsts, 50),
+            percentile(firsts, 95),
+            percentile(rates, 50),
+            percentile(durations, 50),
+            percentile(durations, 95),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +82,9 @@ class Speeds:
 
 def is_searched(filters: Filters) -> bool:
     """Return whether no index covers the filters, so that the newest requests are searched for matches."""
-    rest = (filters.project_id, filters.model, filters.outcome, filters.error, filters.metadata)
+    rest = (
+        filters.project_id, filters.model, filters.outcome, filters.error, filters.metadata, filters.is_test,
+    )  # fmt: skip
     is_of_a_person = filters.end_user is not None and filters.api_key_id is not None
     return is_of_a_person or any(each is not None for each in rest)
 
@@ -88,13 +110,16 @@ def speeds(
 
 
 def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_by: GroupBy | None) -> Rows:
-    """Return the newest requests that match: of each the index of its column, its group, and its times."""
+    """Return the newest finished requests that match: of each the index of its column, its group, `_COLUMNS`
+    and its duration.
+    """
     indexed = _indexed(filters)
     rest = {
         "project_id": filters.project_id,
         "model": filters.model,
         "outcome": filters.outcome,
         "error_code": filters.error,
+        "is_test": filters.is_test,
     }
     narrowed = {name: value for name, value in rest.items() if value is not None}
     tests, tested = [f"{name} = %s" for name in narrowed], list(narrowed.values())
@@ -106,13 +131,13 @@ def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_
     each, together = (SEARCHED, ALL_SEARCHED) if is_searched(filters) else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
-            SELECT %s AS at, {_TIMES}, organization_id, project_id, api_key_id, model, outcome, error_code,
-                metadata, end_user
+            SELECT %s AS at, {_COLUMNS}, admitted_at, settled_at, organization_id, project_id, api_key_id,
+                model, outcome, error_code, metadata, end_user, is_test
             FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
                 AND admitted_at >= %s AND admitted_at < %s
             ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
     statement = " UNION ALL ".join(part.format(at) for at in range(len(edges)))
-    conditions = " AND ".join(["first_token_ms IS NOT NULL", *tests])
+    conditions = " AND ".join(["settled_at IS NOT NULL", *tests])
     parameters = [
         db_value(value)
         for at, (start, end) in enumerate(edges)
@@ -120,7 +145,7 @@ def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_
     ]
     keys = [filters.metadata_key or ""] if group_by == "metadata" else []
     return fetch_all(
-        f"""SELECT at, {_member(group_by)}, {_TIMES}
+        f"""SELECT at, {_member(group_by)}, {_COLUMNS}, {_DURATION[connection.vendor]}
         FROM ({statement}) AS sample
         WHERE {conditions}""",  # noqa: S608  the text is ours, the values are parameters
         [*keys, *parameters, *tested],

@@ -35,6 +35,8 @@ MAX_ID = 2**63 - 1
 # Attributes of a field that a browser neither completes nor corrects.
 NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+# What the filter by the kind of key says of `is_test`.
+_KEY_KINDS = {"live": False, "test": True}
 # The names of parameters that differ from those of columns.
 _PARAMETERS = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
 # The field of a part of an organization and of a project, whose row is read with theirs.
@@ -230,6 +232,7 @@ class UsageFilterForm(forms.Form):
     key = RowField(APIKey, "api_key")
     model = text_field("Model")
     outcome = choice_field("Outcome", {name: words(name) for name in (ANY_ERROR, *Outcome.values)})
+    key_kind = choice_field("Kind of key", {name: name for name in _KEY_KINDS})
     error = name_field(r"^[a-z0-9_.-]{1,64}\Z")
     metadata = PairField(label="Metadata pair")
     start = text_field("From", placeholder="2026-11-21", inputmode="numeric")
@@ -333,10 +336,12 @@ class UsageFilterForm(forms.Form):
         return Filters(**self._columns("model", "outcome", "error", "metadata"))
 
     def _columns(self, *names: str) -> dict[str, Any]:
-        """Return the values of the owners and of these parameters by column; None if they are not set."""
+        """Return the values of the owners, the kind of key and these parameters by column; None if they are
+        not set.
+        """
         found = {
             column: self.cleaned_data[_PARAMETERS.get(column, column)] for column in (*_PARAMETERS, *names)
-        }
+        } | {"is_test": _KEY_KINDS.get(self.cleaned_data["key_kind"])}
         return {column: None if value == "" else value for column, value in found.items()}
 
     def with_known_owners(self, filters: Filtering) -> Filtering:
@@ -382,7 +387,7 @@ class UsageFilterForm(forms.Form):
                 continue
             found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))
         return found + [
-            Chip(f"{name}: {self.query[name]}", self.without(name))
-            for name in ("error", "metadata")
+            Chip(f"{words(name)}: {self.query[name]}", self.without(name))
+            for name in ("key_kind", "error", "metadata")
             if name in self.query
         ]

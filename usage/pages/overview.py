@@ -18,7 +18,7 @@ from accounts import access
 from accounts.models import APIKey
 from usage import insights
 from usage.budget_words import BudgetWords, words
-from usage.insights import BudgetUse, Health, Point
+from usage.insights import BudgetUse, Health, Point, Range
 from usage.insights.budget_limit_list import filters_of
 from usage.insights.range import DAY, HOUR, full_hour
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
@@ -185,31 +185,35 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
 
 def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     """Return the names of a column, and the URL of its requests."""
-    is_day = form.over.bucket == "day"
+    return bucket_in(form.over, start, end, form.rows_url, is_of_requests=form.is_of_requests)
+
+
+def bucket_in(
+    over: Range, start: datetime, end: datetime, rows_url: Callable[..., str], *, is_of_requests: bool
+) -> Bucket:
+    """Return the names of a column of the range, and the URL of its requests, which `rows_url` makes."""
+    is_day = over.bucket == "day"
     last = end - timedelta(microseconds=1)
     if is_day:
         name, last_name = (f"{each:%a %d %b %Y}" for each in (start, last))
         label, is_one = f"{start:%d %b}".lstrip("0"), name == last_name
     else:
         name, last_name = f"{start:%a %d %b, %H:%M}", f"{end:%H:%M}"
-        is_one_day = form.over.end - form.over.start <= DAY
+        is_one_day = over.end - over.start <= DAY
         label = f"{start:%H:%M}" if is_one_day else f"{start:%d %b %H:%M}".lstrip("0")
         is_one = end.astimezone(UTC) - start.astimezone(UTC) <= HOUR
-    return Bucket(label, name if is_one else f"{name} – {last_name}", _column_url(form, start, end))
-
-
-def _column_url(form: OverviewForm, start: datetime, end: datetime) -> str:
-    """Return the URL of a column's requests; empty if it counts none, or if the URL would be too long."""
     first, last = full_hour(start), full_hour(end)
-    if form.is_of_requests:
+    if is_of_requests:
         # Sums of single requests begin and end with the range, to the second.
-        first = start if start == form.over.start else first
-        last = end if end == form.over.end else last
-    if first.astimezone(UTC) >= last.astimezone(UTC):
-        return ""
-    # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
-    url = form.rows_url(days="", start=first.isoformat(), end=last.isoformat())
-    return url if len(url) <= _MAX_COLUMN_URL else ""
+        first = start if start == over.start else first
+        last = end if end == over.end else last
+    url = ""
+    if first.astimezone(UTC) < last.astimezone(UTC):
+        # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
+        url = rows_url(days="", start=first.isoformat(), end=last.isoformat())
+    # A column that counts no request has no URL, and none has one that is too long.
+    url = url if len(url) <= _MAX_COLUMN_URL else ""
+    return Bucket(label, name if is_one else f"{name} – {last_name}", url)
 
 
 # ---- an installation, or an organization, without requests

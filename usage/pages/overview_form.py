@@ -57,7 +57,11 @@ class SumsPage:
 
 OVERVIEW = SumsPage()
 # What the rollup of end users does not have.
-_NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
+_NOT_BY_END_USER = ("key", "key_kind", "outcome", "error", "metadata")
+# The filters that the list of requests has, too.
+_FILTERS = (
+    "organization", "project", "key", "key_kind", "model", "outcome", "error", "metadata", "end_user",
+)  # fmt: skip
 # Groups whose sums are those of single requests, by the second.
 _OF_SINGLE_REQUESTS = {"error", "metadata", "end_user"}
 
@@ -363,8 +367,7 @@ class OverviewForm(UsageFilterForm):
 
     def rows_query(self, **narrowed: object) -> dict[str, object]:
         """Return the parameters of that list, and of its file."""
-        filters = ("organization", "project", "key", "model", "outcome", "error", "metadata", "end_user")
-        own = self.parameters(*TIME) | self.parameters(*filters)
+        own = self.parameters(*TIME) | self.parameters(*_FILTERS)
         # The reader's own times may be within a day that counts as a whole, or within an hour.
         counted = self.over.counted
         is_exact = self.is_of_requests or narrowed.keys() & _OF_SINGLE_REQUESTS
@@ -395,9 +398,9 @@ class OverviewForm(UsageFilterForm):
     def entries_url(self, kind: Kind) -> str:
         """Return the URL of the ledger entries of that kind behind a number.
 
-        Their list can't be narrowed to a project or key: then it is the URL of the requests.
+        Their list can't be narrowed to a project or keys: then it is the URL of the requests.
         """
-        if self.parameters("project", "key"):
+        if self.parameters("project", "key", "key_kind"):
             return self.rows_url()
         narrowed = {_ENTRY_FILTERS[name]: value for name, value in self.parameters(*_ENTRY_FILTERS).items()}
         start, end = admin_time(self.over.start), admin_time(self.over.end)

@@ -29,7 +29,7 @@ class Refusal:
 def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, Range], str]) -> list[Refusal] | None:
     """Return the form's refusals, the most frequent first; None for filters that refusals don't have."""
     filters, columns = form.filters, form.filters.by_column()
-    if form.is_of_requests or filters.model or filters.outcome:
+    if form.is_of_requests or filters.model or filters.outcome or filters.is_test is not None:
         return None
     owners = {name: value for name, value in columns.items() if name.endswith("_id")}
     rows = refused_requests.by_key(form.over.start, form.over.end, MAX_LINES, **owners)

@@ -64,10 +64,11 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
 
 def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
     """Return until when requests of this list were dropped by retention; None before its last page."""
-    kept_since = retention_horizon.horizon()
-    if kept_since is None or page.next_cursor is not None:
+    if page.next_cursor is not None:
         return None
-    return None if filters.since is not None and filters.since >= kept_since else kept_since
+    kept_since = retention_horizon.horizon()
+    is_within = kept_since is not None and filters.since is not None and filters.since >= kept_since
+    return None if is_within else kept_since
 
 
 @require_safe

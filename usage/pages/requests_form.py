@@ -133,7 +133,7 @@ class RequestsForm(UsageFilterForm):
     @property
     def rare_fields(self) -> list[BoundField]:
         """Return the fields that are shown on demand. What runs a model is the operators' to know."""
-        names = ["end_user", "metadata", "error", "endpoint", "dialect", "source"]
+        names = ["end_user", "metadata", "error", "key_kind", "endpoint", "dialect", "source"]
         if self.pages.organization:
             names.append("time")
         else:
@@ -149,6 +149,10 @@ class RequestsForm(UsageFilterForm):
     def kept(self) -> dict[str, str]:
         """Return the parameters that the form keeps without showing them."""
         return self.parameters("days", "time_zone", "sort")
+
+    def settled_url(self, **narrowed: object) -> str:
+        """Return the URL of this list, narrowed to the requests that finished in its range."""
+        return self.link(self.page, self.query | narrowed | {"time": "settled"})
 
     def sort_links(self) -> list[Choice]:
         chosen = self.filters.sort
