@@ -27,6 +27,7 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.messages import MESSAGES
 from chatapi.wire.sse import Parser
 from tests.wire.folding import collect
@@ -114,17 +115,31 @@ def test_the_sdk_reads_the_same_in_a_stream_and_in_one_message(case: str, size: 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in WHOLE])
 def test_the_sdk_raises_what_breaks_a_stream(case: str) -> None:
+    failure = END_LOST if case.startswith("cut") else FAILURE
     with pytest.raises(anthropic.APIStatusError) as raised:
         streamed(CASES[case], 7)
     assert raised.value.body == {
         "type": "error",
         "error": {
             "type": "overloaded_error",
-            "message": "The upstream is overloaded or down.",
-            "details": {"error_code": "upstream_unavailable"},
+            "message": failure.message,
+            "details": {"error_code": failure.code},
         },
         "request_id": "req_1",
     }
+
+
+@pytest.mark.parametrize("case", ["cut", "cut-in-a-tool-call"])
+def test_a_usage_without_the_end_of_the_answer_is_an_error(case: str) -> None:
+    """The usage is charged, so it comes before the error, without a reason for an end."""
+    (*_, delta, error) = [json.loads(each.data) for each in Parser().feed(stream(CASES[case]))]
+    assert (delta["type"], error["type"]) == ("message_delta", "error")
+    assert delta["delta"] == {"stop_reason": None, "stop_sequence": None}
+    assert (delta["usage"]["input_tokens"], delta["usage"]["output_tokens"]) == (12, 18)
+    folder = MESSAGES.dialect("").folder(ANSWER)
+    for each in CASES[case]:
+        folder.add(each)
+    assert folder.failure == END_LOST
 
 
 def test_a_call_is_sent_as_it_comes_unless_another_is_incomplete() -> None:

@@ -25,6 +25,13 @@ NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 # Errors that a retry does not help, though SDKs retry some of their statuses.
 _FINAL = {"insufficient_quota", "model_not_priced", QUOTA_TOO_SMALL.code, STOPPED.code, "cancelled"}
 
+# The end of an answer that has a usage, but not the end of each choice: its log is damaged.
+END_LOST: Final = Failed(
+    "The end of the answer is lost. What was generated is charged; see the receipt.",
+    code="stream_unavailable",
+    status=503,
+)
+
 
 class ErrorAnswer(NamedTuple):
     """A failure as an HTTP answer. The caller adds `content-length` and the headers with the answer's ids."""

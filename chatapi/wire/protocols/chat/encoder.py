@@ -31,14 +31,8 @@ from chatapi.wire.deltas import (
     Vector,
 )
 from chatapi.wire.protocols.chat.style import DONE, OPENAI, Style, to_json
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.protocol import Answer, Dialect
-
-# The end of an answer that has a usage, but not the end of each choice: its log is damaged.
-_CUT = Failed(
-    "The end of the answer is lost. What was generated is charged; see the receipt.",
-    code="stream_unavailable",
-    status=503,
-)
 
 
 class CompletionFolder(Completion):
@@ -55,7 +49,7 @@ class CompletionFolder(Completion):
             case Finished():
                 self._unfinished_count -= 1
             case Usage() if self._unfinished_count > 0:
-                self.failure = _CUT
+                self.failure = END_LOST
 
     def body(self) -> bytes:
         """Return the object; the usage must have come."""
@@ -233,7 +227,7 @@ class ChatEncoder:
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a complete stream."""
         if len(self._ended) < self.answer.choices_count:
-            return self.failed(_CUT)
+            return self.failed(END_LOST)
         if self.style.usage_ends_choices:
             *others, last = self._ended
             ends = [self._finish_chunk(end) for end in others]

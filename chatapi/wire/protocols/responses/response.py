@@ -26,6 +26,7 @@ from chatapi.wire.deltas import (
     Usage,
     Vector,
 )
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.output import (
@@ -109,6 +110,9 @@ class Response:
                 yield from self._finish(delta)
             case Usage():
                 self.usage = delta
+                if self.status in ("queued", "in_progress"):
+                    yield from self.fail(END_LOST, is_end=True)
+                    return
                 event = "completed" if self.status == "completed" else "incomplete"
                 yield f"response.{event}", self._snapshot()
             case Failed():
