@@ -25,6 +25,13 @@ _DIALECT = Dialect(
     envelope=openai_error,
     accepted=accepted,
 )
+_NAMES = {
+    "logprobs": "include",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
 RESPONSES = Protocol(
     name=NAME,
     parse=parse,
@@ -32,6 +39,7 @@ RESPONSES = Protocol(
     dialects={_DIALECT.name: _DIALECT},
     id_prefixes=(ID_PREFIX,),
     model_kind="chat",
+    parameter_names=_NAMES,
     operations=(CREATE,),
     routes=ROUTES,
 )
@@ -42,6 +50,7 @@ COUNT_INPUT = Protocol(
     dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
     model_kind="chat",
+    parameter_names=_NAMES,
     counts_tokens=True,
     operations=(COUNT,),
 )
