@@ -232,6 +232,31 @@ def test_a_call_without_arguments_has_an_empty_object(piece: list[dict[str, str]
     assert read(body)[1:] == [ToolCall(0, "", "a", "f"), ToolCall(0, "{}"), Text("b"), Finished("tool_calls")]
 
 
+@pytest.mark.parametrize("pieces", [[], ["", ""], ['{"city":', '"Rome"}']])
+@pytest.mark.parametrize("stop_reason", ["tool_use", "max_tokens"])
+def test_an_input_that_comes_with_the_beginning_of_its_call_is_read(
+    pieces: list[str], stop_reason: str
+) -> None:
+    """Anthropic's begins empty; SDKs read the one of other servers, unless pieces follow."""
+    called = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"city": "Oslo"}}
+    deltas = read(
+        b"".join(
+            [
+                event("content_block_start", index=0, content_block=called),
+                *(
+                    event("content_block_delta", delta={"type": "input_json_delta", "partial_json": piece})
+                    for piece in pieces
+                ),
+                event("content_block_stop", index=0),
+                event("message_delta", delta={"stop_reason": stop_reason}),
+                event("message_stop"),
+            ]
+        )
+    )
+    city = "Rome" if "".join(pieces) else "Oslo"
+    assert said(deltas)["calls"] == {"toolu_1": ("f", {"city": city})}
+
+
 def test_a_call_that_is_cut_before_its_arguments_does_not_look_whole() -> None:
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     beginning = event("content_block_start", index=0, content_block=call)

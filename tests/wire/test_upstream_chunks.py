@@ -99,6 +99,10 @@ def test_a_refusal_is_read() -> None:
         ("end_turn", "stop"),
         ("tool_use", "tool_calls"),
         ("content_filter", "content_filter"),
+        # Gemini's, at its endpoint for OpenAI's clients.
+        ("content_filter: RECITATION", "content_filter"),
+        # vLLM's, when it ends a text that repeats itself: the text is cut.
+        ("repetition", "length"),
     ],
 )
 def test_finish_reasons_become_openais(theirs: str, ours: str) -> None:
@@ -110,8 +114,9 @@ def test_an_upstream_may_say_that_the_context_window_is_full(theirs: str) -> Non
     assert read(chunk({"content": "a"}, theirs))[-1] == Finished("length", is_window_full=True)
 
 
-def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop() -> None:
-    assert failure_code(chunk({"content": "a"}, "error")) == "upstream_error"
+@pytest.mark.parametrize("theirs", ["error", "abort", "function_call_filter: MALFORMED_FUNCTION_CALL"])
+def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop(theirs: str) -> None:
+    assert failure_code(chunk({"content": "a"}, theirs)) == "upstream_error"
 
 
 # Tool calls

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chatapi.wire import sse
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream.events import DONE, Choice, Chunk, Message, whole_characters
 from chatapi.wire.upstream.tool_calls import Fragment, Function
@@ -26,6 +27,8 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     """Encrypted thinking."""
     id: str | None = None
     name: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    """A call's input: Anthropic's begins empty, and other servers may send all of it here."""
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
@@ -69,8 +72,9 @@ class MessagesParser:
         self._parser = sse.Parser()
         self._usage: dict[str, Any] = {}
         self._calls_count = 0
-        # Whether the last call has no arguments yet.
+        # Whether the last call has no arguments yet, and those that came with its beginning.
         self._is_call_empty = False
+        self._whole_input = ""
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes; see `sse.Parser.feed`."""
@@ -110,6 +114,8 @@ class MessagesParser:
             call = Fragment(self._calls_count, block.id, Function(block.name))
             self._calls_count += 1
             self._is_call_empty = True
+            sent = bytes(block.input).decode("utf-8", "replace")
+            self._whole_input = sent if as_object(sent) and sent.strip("{} \t\r\n") else ""
             yield _chunk(Message(tool_calls=[call]))
         elif block.data:
             yield _chunk(Message(redacted_thinking=block.data))
@@ -134,17 +140,17 @@ class MessagesParser:
         return _chunk(Message(tool_calls=[call]))
 
     def _end_call(self) -> Iterator[Event]:
-        """Yield `{}` as the arguments of a call that ends without any: Anthropic sends none, but chat clients
-        decode the arguments as JSON.
+        """Yield the arguments of a call that ends without pieces of them: the input that it began with, or
+        `{}`. Anthropic sends none, but chat clients decode the arguments as JSON.
         """
         if self._is_call_empty:
             self._is_call_empty = False
-            yield self._arguments("{}")
+            yield self._arguments(self._whole_input or "{}")
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
-        # With another reason, the call may be incomplete.
-        if reason == "tool_use":
+        # With another reason, a call whose input comes in pieces may be incomplete.
+        if reason == "tool_use" or self._whole_input:
             yield from self._end_call()
         if reason is not None:
             yield _chunk(

@@ -51,6 +51,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
+    "repetition": "length",
     **dict.fromkeys(_WINDOW_FULL, "length"),
 }
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
@@ -317,7 +318,8 @@ def _audio(audio: SentAudio, index: int) -> Audio:
 
 def _finish_reason(reason: str) -> FinishReason:
     """Return OpenAI's word for an upstream's. Raises `UpstreamError` for an unknown one."""
-    known = _FINISH_REASONS.get(reason)
+    # Gemini adds its own word: "content_filter: RECITATION".
+    known = _FINISH_REASONS.get(reason.partition(": ")[0])
     if known is None:
         raise UpstreamError(UPSTREAM_FAILED)
     return known
