@@ -269,6 +269,21 @@ def test_every_failure_has_anthropics_status_and_type(failure: Failed, status: i
 
 
 @pytest.mark.parametrize(
+    ("message", "param", "shown"),
+    [
+        ("Unsupported value: 'stop'.", "stop", "Unsupported value: 'stop_sequences'."),
+        ("Invalid schema.", "response_format", "output_config.format: Invalid schema."),
+        ("Invalid value for 'messages[0]': no.", "messages[0]", "Invalid value for 'messages[0]': no."),
+    ],
+)
+def test_a_refusal_names_the_clients_own_parameter(message: str, param: str, shown: str) -> None:
+    """Anthropic's errors have no member for it."""
+    refused = Failed(message, "invalid_request_error", param=param, status=400)
+    assert json.loads(MESSAGES.dialect("").envelope(refused).body)["error"]["message"] == shown
+    assert f'"message":{json.dumps(shown)}'.encode() in stream([STARTED, refused])
+
+
+@pytest.mark.parametrize(
     ("message", "shown"),
     [
         ("The context is full.", "prompt is too long: The context is full."),

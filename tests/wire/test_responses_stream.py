@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.responses.encoder import Encoder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
@@ -306,6 +306,27 @@ def test_a_failure_has_both_shapes_and_completes_no_item() -> None:
     assert isinstance(error["code"], str)
     assert failed["response"]["usage"] is None
     assert "response.output_item.done" not in {event["type"] for event in events_of("failure-in-a-call")}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("response_format", "text.format"),
+        ("response_format.json_schema.schema", "text.format"),
+        ("max_completion_tokens", "max_output_tokens"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("messages[1].content[0]", "input"),
+        ("tools[0].name", "tools[0].name"),
+    ],
+)
+def test_a_refusal_by_the_upstream_has_the_clients_own_name(theirs: str, ours: str) -> None:
+    message = "This model's upstream does not support '{}'."
+    refused = Failed(message.format(theirs), "invalid_request_error", "x", theirs, 400)
+    (error, _) = events(stream([refused]))
+    whole = json.loads(DIALECT.envelope(refused).body)["error"]
+    assert {(found["param"], found["message"]) for found in (error, error["error"], whole)} == {
+        (ours, message.format(ours))
+    }
 
 
 @pytest.mark.parametrize("name", ["cut", "cut-in-a-call"])

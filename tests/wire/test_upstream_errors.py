@@ -329,6 +329,24 @@ def test_a_message_about_a_servers_insides_is_not_shown_at_all(message: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("max_tokens: 99999 > 8192, which is the maximum", "max_tokens"),
+        ("messages.1.content.0.text: Field required", "messages"),
+        ("stop_sequences: each stop sequence must contain non-whitespace", "stop"),
+        ("output_config.format.schema: For 'object' type, 'additionalProperties' is", "response_format"),
+        ("output_config.effort: Input should be 'low'", "reasoning_effort"),
+        ("system: text content blocks must be non-empty", None),
+        ("Input tag 'x' found", None),
+    ],
+)
+def test_anthropics_messages_begin_with_the_parameter(message: str, param: str | None) -> None:
+    error = {"type": "invalid_request_error", "message": message}
+    body = json.dumps({"type": "error", "error": error}).encode()
+    assert failure_of_status(400, body).param == param
+
+
+@pytest.mark.parametrize(
     ("param", "shown"),
     [
         ("temperature", "temperature"),

@@ -154,6 +154,17 @@ _BY_WORDS = (
     # xAI's words, with 403; its message also names our account and key.
     (re.compile(r"\bcontent violates usage guidelines", re.I), CONTENT_REFUSED),
 )
+# Anthropic's errors have no `param`; many of their messages begin with a path.
+_ANTHROPICS_PATH = re.compile(
+    r"""(messages|max_tokens|temperature|top_[pk]|tools|tool_choice|stop_sequences|thinking
+      |output_config\.(?:effort|format)) (?:\.[\w.]*)?:\ """,
+    re.X,
+)
+_OPENAIS_NAMES = {
+    "output_config.effort": "reasoning_effort",
+    "output_config.format": "response_format",
+    "stop_sequences": "stop",
+}
 # A message about our key, which no client may read.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
@@ -271,7 +282,14 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
     message = words.harmless(complaint.message) or REQUEST_REFUSED
-    return Failed(message, "invalid_request_error", code, words.parameter(complaint.param), status=400)
+    param = words.parameter(complaint.param) or _first_parameter(complaint.message)
+    return Failed(message, "invalid_request_error", code, param, status=400)
+
+
+def _first_parameter(message: str) -> str | None:
+    """Return the parameter with which a message of Anthropic's begins, by OpenAI's name."""
+    found = _ANTHROPICS_PATH.match(message)
+    return found and _OPENAIS_NAMES.get(found[1], found[1])
 
 
 def _complaint(error: dict[str, Any], message: str) -> Complaint:
