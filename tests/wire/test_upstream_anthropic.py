@@ -388,6 +388,13 @@ def test_an_earlier_answer_without_content_is_left_out(content: object) -> None:
     assert turn["role"] == "user"
 
 
+@pytest.mark.parametrize("sent", [None, {}, {"properties": {}}, {"properties": {}, "type": "object"}])
+def test_a_tools_schema_has_the_type_that_anthropic_requires(sent: dict[str, Any] | None) -> None:
+    function = {"name": "f"} | ({} if sent is None else {"parameters": sent})
+    (tool,) = messages_body(chat(tools=[{"type": "function", "function": function}]), **OPTIONS)["tools"]
+    assert tool["input_schema"] == SCHEMA | (sent or {})
+
+
 def test_a_thinking_budget_is_not_sent_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}

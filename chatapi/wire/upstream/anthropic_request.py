@@ -330,8 +330,8 @@ def _tool(tool: Tool, marks: dict[str, CacheControl]) -> dict[str, Any]:
     found = {
         "name": function.name,
         "description": function.description,
-        # OpenAI allows a function without parameters; Anthropic requires a schema.
-        "input_schema": function.parameters or {"type": "object"},
+        # OpenAI allows a function without parameters, or a schema without a type; Anthropic requires both.
+        "input_schema": {"type": "object"} | (function.parameters or {}),
         "strict": function.strict,
         "cache_control": marks.get(function.name),
     }
