@@ -147,7 +147,33 @@ def test_a_request_fault_keeps_message_and_param() -> None:
 
 def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
     listed = b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"},{"msg":"Field required"}]}'
-    assert failure_of_status(422, listed).message == "Input should be 1; Field required"
+    failure = failure_of_status(422, listed)
+    assert (failure.message, failure.param) == ("n: Input should be 1; Field required", "n")
+
+
+@pytest.mark.parametrize(
+    ("place", "param"),
+    [
+        (["body", "messages", 0, "content"], "messages[0].content"),
+        # A union's types are part of FastAPI's path.
+        (["body", "messages", 2, "ChatCompletionUserMessageParam", "content"], "messages[2]"),
+        (["body", "tools", 0, "function", "name"], "tools[0].function.name"),
+        (["body"], None),
+        ([], None),
+        ("body", None),
+        (["body", {}], None),
+        ([7], None),
+    ],
+)
+@pytest.mark.parametrize("is_mistrals", [True, False])
+def test_the_place_of_fastapis_first_mistake_is_the_parameter(
+    place: object, param: str | None, is_mistrals: bool
+) -> None:
+    listed: dict[str, object] = {"detail": [{"loc": place, "msg": "Field required"}]}
+    document = {"object": "error", "message": listed, "param": None} if is_mistrals else listed
+    failure = failure_of_status(422, json.dumps(document).encode())
+    message = "Field required" if param is None else f"{param}: Field required"
+    assert (failure.message, failure.param) == (message, param)
 
 
 @pytest.mark.parametrize(
