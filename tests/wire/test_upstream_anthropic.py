@@ -1,5 +1,6 @@
 """An Anthropic upstream: what it is asked, and that its streams become the deltas that made them."""
 
+import base64
 import json
 import re
 from contextlib import suppress
@@ -427,6 +428,27 @@ def test_a_pdf_in_base64_needs_no_type(prefix: str) -> None:
     body = messages_body(chat(messages=[{"role": "user", "content": [pdf]}]), **OPTIONS)
     source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
     assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.pdf"}]
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json"])
+def test_a_file_of_text_is_a_document_of_text(media_type: str) -> None:
+    """Anthropic's API takes only PDFs in base64."""
+    data = base64.b64encode('{"größe": 1}'.encode()).decode()
+    file = {"file_data": f"data:{media_type};base64,{data}", "filename": "a.json"}
+    body = messages_body(
+        chat(messages=[{"role": "user", "content": [{"type": "file", "file": file}]}]), **OPTIONS
+    )
+    source = {"type": "text", "media_type": "text/plain", "data": '{"größe": 1}'}
+    assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.json"}]
+
+
+def test_a_file_of_text_in_another_encoding_is_refused() -> None:
+    file = {"file_data": "data:text/plain;base64,/w==", "filename": "a.txt"}
+    with pytest.raises(UpstreamError) as raised:
+        messages_body(
+            chat(messages=[{"role": "user", "content": [{"type": "file", "file": file}]}]), **OPTIONS
+        )
+    assert (raised.value.failure.param, raised.value.failure.status) == ("messages", 400)
 
 
 @pytest.mark.parametrize(

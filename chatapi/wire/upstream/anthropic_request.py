@@ -1,5 +1,6 @@
 """Writes the body of a request to an Anthropic upstream."""
 
+import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,6 +124,8 @@ check_fields(JsonSchema, {"schema", "description"}, {"name", "strict"})
 FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _TOOL_USE_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
+# The types of files that are text.
+_TEXTS: Final = ("text/", "application/json")
 # The beginning of every PDF, "%PDF-".
 _PDF_IN_BASE64: Final = "JVBERi"
 _tools_decoder = msgspec.json.Decoder(list[Tool])
@@ -274,7 +277,7 @@ def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict
             case ImagePart():
                 block = {"type": "image", "source": _source(part.image_url.url)}
             case FilePart() if url := _data_url(part.file):
-                block = {"type": "document", "source": _source(url), "title": part.file.filename}
+                block = {"type": "document", "source": _document(url), "title": part.file.filename}
             case FilePart() | AudioPart():
                 raise unsupported("messages")
             case _:
@@ -288,6 +291,18 @@ def _data_url(file: File) -> str | None:
     if data.startswith(_PDF_IN_BASE64):
         return f"data:application/pdf;base64,{data}"
     return data if _DATA_URL.match(data) else None
+
+
+def _document(url: str) -> dict[str, Any]:
+    """Return the source of a document: text, or a PDF. Anthropic refuses other types by their name."""
+    found = _DATA_URL.match(url)
+    if found is None or not found[1].startswith(_TEXTS):
+        return _source(url)
+    try:
+        text = base64.b64decode(url[found.end() :], validate=True).decode()
+    except ValueError:
+        raise unsupported("messages") from None
+    return {"type": "text", "media_type": "text/plain", "data": text}
 
 
 def _source(url: str) -> dict[str, Any]:
