@@ -119,6 +119,29 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
     assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
 
 
+def test_null_is_the_same_as_nothing() -> None:
+    """Anthropic sends no nulls here; its SDKs read those of other servers."""
+    names = ("text", "thinking", "signature", "partial_json", "stop_reason", "data", "id", "name", "input")
+    nothing, call = dict.fromkeys(names), {"type": "tool_use", "id": "b", "name": "f"}
+    body = b"".join(
+        [
+            event("message_start", message={"usage": {"input_tokens": 5}}, delta=None, content_block=None),
+            event("content_block_start", content_block=nothing | {"type": "text", "text": ""}, message=None),
+            event("content_block_delta", delta=nothing | {"type": "text_delta", "text": "a"}),
+            event("content_block_delta", delta=nothing | {"type": "text_delta"}),
+            event("content_block_delta", delta=nothing | {"type": "signature_delta"}),
+            event("content_block_delta", delta=None),
+            event("content_block_start", content_block=nothing | call),
+            event("content_block_delta", delta=nothing | {"type": "input_json_delta"}),
+            event("message_delta", delta=nothing | {"stop_reason": "tool_use"}, usage={"output_tokens": 3}),
+            event("message_delta", delta=None, usage=None),
+            event("message_stop"),
+        ]
+    )
+    called = [ToolCall(0, "", "b", "f"), ToolCall(0, "{}"), Finished("tool_calls"), Usage(5, 3)]
+    assert read(body)[1:] == [Text("a"), *called]
+
+
 def test_a_beginning_without_a_message_has_no_usage_of_another_stream() -> None:
     text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
     end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 7})

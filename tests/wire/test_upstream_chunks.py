@@ -76,8 +76,11 @@ def test_reasoning_has_two_names(field: str) -> None:
     ]
 
 
-THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}
-PARTS = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]
+THINKING: dict[str, Any] = {
+    "type": "thinking",
+    "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}],
+}
+PARTS: list[dict[str, Any]] = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]
 
 
 def test_content_may_be_parts_of_thinking_and_text() -> None:
@@ -86,6 +89,8 @@ def test_content_may_be_parts_of_thinking_and_text() -> None:
     whole = {"choices": [{"message": {"content": [THINKING, *PARTS]}, "finish_reason": "stop"}]}
     assert new_reader().read_answer(json.dumps(whole).encode()) == said
     assert read(chunk({"content": PARTS, "reasoning": "hm"}), STOP) == said
+    nulls = [each | {name: None for name in ("text", "thinking") if name not in each} for each in PARTS]
+    assert read(chunk({"content": [THINKING | {"text": None}, *nulls]}), STOP) == said
 
 
 def test_a_refusal_is_read() -> None:

@@ -260,8 +260,9 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
         return
     content, reasoning = message.content, message.reasoning_content or message.reasoning
     if isinstance(content, list):
-        reasoning = "".join([thought.text for part in content for thought in part.thinking]) or reasoning
-        content = "".join([part.text for part in content])
+        thoughts = [thought.text or "" for part in content for thought in part.thinking or ()]
+        reasoning = "".join(thoughts) or reasoning
+        content = "".join([part.text or "" for part in content])
     if reasoning:
         batch.append(Reasoning(reasoning, index))
     _add_text(content, index, choice.logprobs, batch)
