@@ -17,7 +17,7 @@ from chatapi.models import (
     extra_parameters_mistake,
     timeouts_mistake,
 )
-from chatapi.wire.upstream.anthropic_request import UNSUPPORTED
+from chatapi.wire.upstream.anthropic_request import FORWARDED_EXTRAS, UNSUPPORTED
 from usage.books import prices
 from usage.pricing import Price
 
@@ -43,6 +43,8 @@ class CatalogModel:
     aliases: tuple[str, ...] = ()
     unsupported_parameters: frozenset[str] = frozenset()
     """OpenAI's request parameters that none of its deployments takes."""
+    has_anthropic: bool = False
+    """Whether one of its deployments has Anthropic's API."""
     is_sandbox: bool = False
     """Whether only the sandbox serves it."""
 
@@ -60,13 +62,17 @@ def load() -> dict[str, CatalogModel]:
         row, known = deployment.model, served.get(deployment.model_id)
         extra_parameters, allows_media = frozenset(deployment.extra_parameters), deployment.allow_remote_media
         is_sandbox = deployment.engine == Engine.SANDBOX
-        unsupported = UNSUPPORTED if deployment.engine == Engine.ANTHROPIC else frozenset()
+        has_anthropic = deployment.engine == Engine.ANTHROPIC
+        if has_anthropic:
+            extra_parameters &= FORWARDED_EXTRAS
+        unsupported = UNSUPPORTED if has_anthropic else frozenset()
         if known is not None:
             # Any deployment may be chosen, so all must accept extra parameters and media. A parameter of
             # OpenAI's is unsupported only if no deployment takes it: otherwise workers choose one that does.
             extra_parameters &= known.extra_parameters
             allows_media &= known.remote_media_allowed
             unsupported &= known.unsupported_parameters
+            has_anthropic |= known.has_anthropic
             is_sandbox &= known.is_sandbox
         served[row.id] = CatalogModel(
             id=row.id,
@@ -79,6 +85,7 @@ def load() -> dict[str, CatalogModel]:
             deprecated_on=row.deprecated_on,
             aliases=tuple(row.aliases),
             unsupported_parameters=unsupported,
+            has_anthropic=has_anthropic,
             is_sandbox=is_sandbox,
         )
     return {alias: model for model in served.values() for alias in model.aliases} | served

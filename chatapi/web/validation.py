@@ -259,8 +259,12 @@ async def _with_price(
     )
     fallbacks = await candidates.fallbacks(exchange.protocol, services, caller, summary, model)
     # A parameter counts as ignored unless every model that may answer takes it.
-    taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))
-    if ignored := requests.ignored_parameters(summary, taken):
+    models = [model, *(each.model for each in fallbacks)]
+    taken = model.extra_parameters.intersection(*(each.extra_parameters for each in models))
+    ignored = requests.ignored_parameters(summary, taken)
+    if any(each.has_anthropic for each in models):
+        ignored += exchange.protocol.named(summary.not_for_anthropic)
+    if ignored:
         names = ", ".join(ignored)
         if len(names) > MAX_LISTED_CHARS:
             names = names[:MAX_LISTED_CHARS].rpartition(",")[0] + ", and others"

@@ -11,6 +11,7 @@ from chatapi.wire import request_body, requests
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols import PROTOCOLS, Protocol
+from chatapi.wire.upstream import anthropic_request
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +49,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Other requests come first (`service_tier: "flex"`)."""
     models: tuple[str, ...] | None = None
     """Other models that may answer; None: those that the project has chosen."""
+    not_for_anthropic: tuple[str, ...] = ()
+    """Names of the parameters that Anthropic upstreams do not get, as in `GenerationRequest`."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -141,5 +144,6 @@ def _parsed(
         metadata=request.metadata,
         is_flex=request.service_tier == "flex",
         models=None if request.models is None else tuple(request.models),
+        not_for_anthropic=anthropic_request.left_out(request),
     )
     return ParsedRequest(summary, content, state)

@@ -166,6 +166,17 @@ def in_words_of(finish_reasons: dict[str, str], body: dict[str, Any]) -> list[di
     ]
 
 
+def test_what_an_anthropic_upstream_does_not_get_is_named(pair: Pair) -> None:
+    json_object = {"type": "json_object"}
+    parameters: dict[str, Any] = {"seed": 7, "presence_penalty": 0, "response_format": json_object}
+    for prefix, named in ((f"{MESSAGES}/", "seed, response_format"), ("openai/", None)):
+        answer = ask_chat(pair.chained, prefix, **parameters)
+        assert (answer.status, answer.headers["x-chatapi-ignored"]) == (200, named)
+    body = {"model": f"{MESSAGES}/sandbox", "input": "Hi", "text": {"format": json_object}}
+    answer = pair.chained.send("POST", "/v1/responses", json.dumps(body).encode())
+    assert (answer.status, answer.headers["x-chatapi-ignored"]) == (200, "text.format")
+
+
 # What is the same
 
 

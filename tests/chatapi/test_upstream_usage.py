@@ -2,11 +2,13 @@
 was held.
 """
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.chatapi.http_client import Client
+from chatapi.wire.sse import Parser
+from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -67,6 +69,49 @@ def test_the_kinds_of_input_reach_client_and_receipt(
         "output": (5, "0.00001"),
     }
     assert receipt["amount_usd"] == "0.00003275"
+
+
+def test_responses_have_the_receipts_usage(installation: Installation, client: Client) -> None:
+    """In a stream, whole, read again, and stored."""
+    for stream in (True, False):
+        body = {"model": "tells-cache-writes", "input": "Hi", "stream": stream}
+        answer = client.send("POST", "/v1/responses", json.dumps(body).encode())
+        generation = answer.headers["x-generation-id"]
+        receipt = installation.receipt(generation)["usage"]
+        again = client.send("GET", f"/v1/generations/{generation}/stream")
+        stored = client.send("GET", f"/v1/responses/{generation}").json
+        bodies = [stored, last(again)["response"], last(answer)["response"] if stream else answer.json]
+        details = receipt["prompt_tokens_details"]
+        for found in (body["usage"] for body in bodies):
+            assert found["input_tokens"] == receipt["prompt_tokens"]
+            assert found["output_tokens"] == receipt["completion_tokens"]
+            assert found["total_tokens"] == receipt["total_tokens"]
+            assert found["input_tokens_details"].items() <= details.items()
+
+
+def test_messages_have_the_receipts_usage(installation: Installation, client: Client) -> None:
+    """In a stream, whole, and read again."""
+    for stream in (True, False):
+        said = [{"role": "user", "content": "Hi"}]
+        body = {"model": "tells-cache-writes", "messages": said, "max_tokens": 99, "stream": stream}
+        answer = client.send("POST", "/v1/messages", json.dumps(body).encode())
+        generation = answer.headers["x-generation-id"]
+        receipt = installation.receipt(generation)["usage"]
+        again = client.send("GET", f"/v1/generations/{generation}/stream")
+        bodies = [last(again, "message_delta"), last(answer, "message_delta") if stream else answer.json]
+        details = receipt["prompt_tokens_details"]
+        for found in (body["usage"] for body in bodies):
+            kinds = [found[f"{kind}input_tokens"] for kind in ("", "cache_creation_", "cache_read_")]
+            assert sum(kinds) == receipt["prompt_tokens"]
+            assert kinds[1:] == [details["cache_write_tokens"], details["cached_tokens"]]
+            assert found["cache_creation"]["ephemeral_1h_input_tokens"] == details["cache_write_1h_tokens"]
+            assert found["output_tokens"] == receipt["completion_tokens"]
+
+
+def last(answer: Answer, kind: str = "") -> dict[str, Any]:
+    """Return the last event of that type; without one, the last of all."""
+    events: list[dict[str, Any]] = [json.loads(event.data) for event in Parser().feed(answer.body)]
+    return [event for event in events if kind in ("", event["type"])][-1]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -145,6 +145,18 @@ CHATS = {
             Usage(12, 18),
         ]
     ),
+    # As `ToolCallReader` completes a call for which the upstream has sent no arguments.
+    "tool-call-without-arguments": Case(
+        [
+            Started(),
+            ToolCall(0, "", "call_1", "get_time"),
+            ToolCall(1, '{"city":', "call_2", "get_weather"),
+            ToolCall(1, '"Tokyo"}'),
+            ToolCall(0, "{}"),
+            Finished("tool_calls"),
+            Usage(12, 18),
+        ]
+    ),
     "function-call": Case(
         [
             Started(),
@@ -205,6 +217,9 @@ CHATS = {
     "empty": Case([Started(), Finished("stop"), Usage(12, 0)]),
     "failure": Case([Started(), Text("Packets "), FAILURE]),
     "failure-in-a-tool-call": Case([Started(), *WEATHER[:2], FAILURE]),
+    "failure-behind-a-tool-call": Case(
+        [Started(), *WEATHER[:2], ToolCall(1, "{}", "call_2", "get_time"), FAILURE]
+    ),
 }
 
 LOGPROBS = {"logprobs": True}

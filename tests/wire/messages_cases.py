@@ -74,11 +74,13 @@ CASES: dict[str, list[AnyDelta]] = {
     "failure": [STARTED, Text("Packets "), FAILURE],
     "failure-in-a-tool-call": [STARTED, *WEATHER[:2], TIME[0], FAILURE],
     "failure-behind-a-tool-call": [STARTED, *WEATHER[:2], *TIME, Text("Wait."), FAILURE],
+    "cut": [STARTED, Text("Packets "), Usage(12, 18)],
+    "cut-in-a-tool-call": [STARTED, *WEATHER[:2], TIME[0], Usage(12, 18)],
 }
 
 
 def has_failed(deltas: list[AnyDelta]) -> bool:
-    return isinstance(deltas[-1], Failed)
+    return not any(isinstance(delta, Finished) for delta in deltas)
 
 
 def stream(deltas: list[AnyDelta]) -> bytes:

@@ -18,7 +18,6 @@ from chatapi.wire import requests
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
-    Failed,
     Finished,
     Reasoning,
     Refusal,
@@ -71,6 +70,8 @@ CASES: dict[str, list[AnyDelta]] = {
     "failure": [Started(), Text("Packets "), FAILURE],
     "failure-in-a-call": [Started(), *WEATHER[:2], FAILURE],
     "failure-behind-a-call": [Started(), *WEATHER[:2], TIME, Text("Wait."), FAILURE],
+    "cut": [Started(), Text("Packets "), *END[1:]],
+    "cut-in-a-call": [Started(), *WEATHER[:2], TIME, *END[1:]],
 }
 ASKED: dict[str, dict[str, Any]] = {
     "tool-call": {
@@ -132,7 +133,7 @@ def read_by_sdk(data: bytes) -> Any:
 
 
 def has_failed(name: str) -> bool:
-    return isinstance(CASES[name][-1], Failed)
+    return not any(isinstance(delta, Finished) for delta in CASES[name])
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:

@@ -11,7 +11,7 @@ import pytest
 from django.db.models import CharField, Model
 
 from accounts.models import APIKey, Organization
-from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, ToolCall, Usage
 from chatapi.wire.dialects import DIALECTS as ALL_NAMES
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
@@ -201,6 +201,33 @@ def test_a_usage_without_the_end_of_each_choice_is_an_error(
     for delta in case.deltas:
         folder.add(delta)
     assert folder.failure is not None
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "bitseek"])
+def test_a_call_begins_when_the_one_before_it_is_whole(dialect: str) -> None:
+    def pieces(case: str) -> list[tuple[int, str]]:
+        return [
+            (call["index"], call["function"]["arguments"])
+            for frame in frames(CASES[case].stream(dialect))
+            for choice in frame.get("choices", ())
+            for call in choice["delta"].get("tool_calls", ())
+        ]
+
+    assert pieces("parallel-tool-calls") == [(0, ""), (0, '{"city":'), (0, '"Tokyo"}'), (1, "{}")]
+    assert pieces("tool-call-without-arguments") == [(0, ""), (0, "{}"), (1, '{"city":"Tokyo"}')]
+    # It is charged.
+    assert pieces("failure-behind-a-tool-call") == [(0, ""), (0, '{"city":'), (1, "{}")]
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "bitseek"])
+def test_calls_of_one_choice_do_not_wait_for_those_of_another(dialect: str) -> None:
+    first, second = ToolCall(0, '{"a":', "a", "f"), ToolCall(0, "{}", "b", "f", index=1)
+    writing = Case([], {"choices_count": 2}).encoder(dialect)
+    writing.encode([Started(), first])
+    assert b'"tool_calls"' in writing.encode([second])
+    # The connection ends, not the generation: the rest comes when the stream is read again.
+    assert writing.encode([ToolCall(1, "{}", "c", "f")]) == b""
+    assert b'"tool_calls"' not in writing.failed(FAILURE)
 
 
 def test_bitseek_never_tells_half_a_tool_call() -> None:

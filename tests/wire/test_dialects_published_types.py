@@ -127,6 +127,24 @@ def test_the_sdk_accumulates_a_stream_to_the_body(dialect: str, case: str) -> No
     assert read == (whole if is_usage_told else (whole[0], None))
 
 
+@pytest.mark.parametrize("dialect", ["openai", "opentoken"])
+@pytest.mark.parametrize("case", ["parallel-tool-calls", "tool-call-without-arguments"])
+def test_the_sdk_decodes_each_call_of_a_strict_tool(dialect: str, case: str) -> None:
+    """It decodes a call's arguments when the next call begins."""
+    called = json.loads(CHATS[case].body(dialect))["choices"][0]["message"]["tool_calls"]
+    strict = [
+        {"type": "function", "function": {"name": call["function"]["name"], "strict": True}}
+        for call in called
+    ]
+    state: ChatCompletionStreamState[object] = ChatCompletionStreamState(input_tools=strict)  # type: ignore[arg-type]
+    for document in documents(CHATS[case], dialect):
+        state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=document))  # type: ignore[arg-type]
+    calls = state.get_final_completion().choices[0].message.tool_calls or ()
+    assert [call.function.parsed_arguments for call in calls] == [
+        json.loads(call["function"]["arguments"]) for call in called
+    ]
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_is_of_the_published_type(dialect: str) -> None:
     envelope = json.loads(chat.CHAT.dialects[dialect].envelope(FAILURE).body)

@@ -77,6 +77,7 @@ BODIES["responses"][1]["reasoning"] |= {"context": "all_turns", "mode": "pro"}
 # What a parameter needs beside it.
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("chat.completions", "tool_choice"): {"tools": [FUNCTION]},
+    ("chat.completions", "parallel_tool_calls"): {"tools": [FUNCTION]},
     ("chat.completions", "top_logprobs"): {"logprobs": True},
     ("chat.completions", "function_call"): {"functions": EVERYTHING["functions"]},
     ("chat.completions", "modalities"): {"audio": EVERYTHING["audio"]},

@@ -27,6 +27,7 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.messages import MESSAGES
 from chatapi.wire.sse import Parser
 from tests.wire.folding import collect
@@ -114,17 +115,31 @@ def test_the_sdk_reads_the_same_in_a_stream_and_in_one_message(case: str, size: 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in WHOLE])
 def test_the_sdk_raises_what_breaks_a_stream(case: str) -> None:
+    failure = END_LOST if case.startswith("cut") else FAILURE
     with pytest.raises(anthropic.APIStatusError) as raised:
         streamed(CASES[case], 7)
     assert raised.value.body == {
         "type": "error",
         "error": {
             "type": "overloaded_error",
-            "message": "The upstream is overloaded or down.",
-            "details": {"error_code": "upstream_unavailable"},
+            "message": failure.message,
+            "details": {"error_code": failure.code},
         },
         "request_id": "req_1",
     }
+
+
+@pytest.mark.parametrize("case", ["cut", "cut-in-a-tool-call"])
+def test_a_usage_without_the_end_of_the_answer_is_an_error(case: str) -> None:
+    """The usage is charged, so it comes before the error, without a reason for an end."""
+    (*_, delta, error) = [json.loads(each.data) for each in Parser().feed(stream(CASES[case]))]
+    assert (delta["type"], error["type"]) == ("message_delta", "error")
+    assert delta["delta"] == {"stop_reason": None, "stop_sequence": None}
+    assert (delta["usage"]["input_tokens"], delta["usage"]["output_tokens"]) == (12, 18)
+    folder = MESSAGES.dialect("").folder(ANSWER)
+    for each in CASES[case]:
+        folder.add(each)
+    assert folder.failure == END_LOST
 
 
 def test_a_call_is_sent_as_it_comes_unless_another_is_incomplete() -> None:
@@ -251,6 +266,21 @@ def test_every_failure_has_anthropics_status_and_type(failure: Failed, status: i
     assert (answer.status, document["type"], document["request_id"]) == (status, "error", "req_1")
     assert (document["error"]["type"], document["error"]["message"]) == (kind, "m")
     assert ((b"x-should-retry", b"false") in answer.headers) == (status == 402)
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "shown"),
+    [
+        ("Unsupported value: 'stop'.", "stop", "Unsupported value: 'stop_sequences'."),
+        ("Invalid schema.", "response_format", "output_config.format: Invalid schema."),
+        ("Invalid value for 'messages[0]': no.", "messages[0]", "Invalid value for 'messages[0]': no."),
+    ],
+)
+def test_a_refusal_names_the_clients_own_parameter(message: str, param: str, shown: str) -> None:
+    """Anthropic's errors have no member for it."""
+    refused = Failed(message, "invalid_request_error", param=param, status=400)
+    assert json.loads(MESSAGES.dialect("").envelope(refused).body)["error"]["message"] == shown
+    assert f'"message":{json.dumps(shown)}'.encode() in stream([STARTED, refused])
 
 
 @pytest.mark.parametrize(

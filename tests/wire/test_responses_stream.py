@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.responses.encoder import Encoder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
@@ -157,6 +157,8 @@ def test_a_replay_in_other_batches_is_the_same(name: str) -> None:
         ("content-filter", "incomplete", "content_filter", "incomplete"),
         ("cancelled", "cancelled", None, "incomplete"),
         ("failure", "failed", None, "failed"),
+        ("cut", "failed", None, "failed"),
+        ("cut-in-a-call", "failed", None, "failed"),
     ],
 )
 def test_how_it_ends(name: str, status: str, reason: str | None, last: str) -> None:
@@ -304,6 +306,49 @@ def test_a_failure_has_both_shapes_and_completes_no_item() -> None:
     assert isinstance(error["code"], str)
     assert failed["response"]["usage"] is None
     assert "response.output_item.done" not in {event["type"] for event in events_of("failure-in-a-call")}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("response_format", "text.format"),
+        ("response_format.json_schema.schema", "text.format"),
+        ("max_completion_tokens", "max_output_tokens"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("messages[1].content[0]", "input"),
+        ("tools[0].name", "tools[0].name"),
+    ],
+)
+def test_a_refusal_by_the_upstream_has_the_clients_own_name(theirs: str, ours: str) -> None:
+    message = "This model's upstream does not support '{}'."
+    refused = Failed(message.format(theirs), "invalid_request_error", "x", theirs, 400)
+    (error, _) = events(stream([refused]))
+    whole = json.loads(DIALECT.envelope(refused).body)["error"]
+    assert {(found["param"], found["message"]) for found in (error, error["error"], whole)} == {
+        (ours, message.format(ours))
+    }
+
+
+@pytest.mark.parametrize("name", ["cut", "cut-in-a-call"])
+def test_a_usage_without_the_end_of_the_answer_is_a_failure(name: str) -> None:
+    """The usage is charged, so the failed response has it."""
+    (*_, error, failed) = events_of(name)
+    assert error["code"] == failed["response"]["error"]["code"] == "stream_unavailable"
+    assert failed["response"]["usage"]["total_tokens"] == 30
+    assert failed["response"]["completed_at"] is None
+    assert "response.output_item.done" not in {event["type"] for event in events_of(name)}
+    folder = DIALECT.folder(ANSWER)
+    for delta in deltas(name):
+        folder.add(delta)
+    assert folder.failure is not None
+    assert folder.failure.code == "stream_unavailable"
+
+
+@pytest.mark.parametrize("after", [-1, 4])
+def test_a_resumed_stream_without_its_end_fails_as_well(after: int) -> None:
+    resumed = events(Encoder(ANSWER, after).encode(deltas("cut")))
+    assert resumed == events_of("cut")[after + 1 :]
+    assert kinds(resumed)[-2:] == ["error", "failed"]
 
 
 def test_what_was_held_back_comes_before_the_failure() -> None:

@@ -1,5 +1,6 @@
 """An Anthropic upstream: what it is asked, and that its streams become the deltas that made them."""
 
+import base64
 import json
 import re
 from contextlib import suppress
@@ -118,6 +119,29 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
     assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
 
 
+def test_null_is_the_same_as_nothing() -> None:
+    """Anthropic sends no nulls here; its SDKs read those of other servers."""
+    names = ("text", "thinking", "signature", "partial_json", "stop_reason", "data", "id", "name", "input")
+    nothing, call = dict.fromkeys(names), {"type": "tool_use", "id": "b", "name": "f"}
+    body = b"".join(
+        [
+            event("message_start", message={"usage": {"input_tokens": 5}}, delta=None, content_block=None),
+            event("content_block_start", content_block=nothing | {"type": "text", "text": ""}, message=None),
+            event("content_block_delta", delta=nothing | {"type": "text_delta", "text": "a"}),
+            event("content_block_delta", delta=nothing | {"type": "text_delta"}),
+            event("content_block_delta", delta=nothing | {"type": "signature_delta"}),
+            event("content_block_delta", delta=None),
+            event("content_block_start", content_block=nothing | call),
+            event("content_block_delta", delta=nothing | {"type": "input_json_delta"}),
+            event("message_delta", delta=nothing | {"stop_reason": "tool_use"}, usage={"output_tokens": 3}),
+            event("message_delta", delta=None, usage=None),
+            event("message_stop"),
+        ]
+    )
+    called = [ToolCall(0, "", "b", "f"), ToolCall(0, "{}"), Finished("tool_calls"), Usage(5, 3)]
+    assert read(body)[1:] == [Text("a"), *called]
+
+
 def test_a_beginning_without_a_message_has_no_usage_of_another_stream() -> None:
     text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
     end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 7})
@@ -230,6 +254,31 @@ def test_a_call_without_arguments_has_an_empty_object(piece: list[dict[str, str]
         ]
     )
     assert read(body)[1:] == [ToolCall(0, "", "a", "f"), ToolCall(0, "{}"), Text("b"), Finished("tool_calls")]
+
+
+@pytest.mark.parametrize("pieces", [[], ["", ""], ['{"city":', '"Rome"}']])
+@pytest.mark.parametrize("stop_reason", ["tool_use", "max_tokens"])
+def test_an_input_that_comes_with_the_beginning_of_its_call_is_read(
+    pieces: list[str], stop_reason: str
+) -> None:
+    """Anthropic's begins empty; SDKs read the one of other servers, unless pieces follow."""
+    called = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"city": "Oslo"}}
+    deltas = read(
+        b"".join(
+            [
+                event("content_block_start", index=0, content_block=called),
+                *(
+                    event("content_block_delta", delta={"type": "input_json_delta", "partial_json": piece})
+                    for piece in pieces
+                ),
+                event("content_block_stop", index=0),
+                event("message_delta", delta={"stop_reason": stop_reason}),
+                event("message_stop"),
+            ]
+        )
+    )
+    city = "Rome" if "".join(pieces) else "Oslo"
+    assert said(deltas)["calls"] == {"toolu_1": ("f", {"city": city})}
 
 
 def test_a_call_that_is_cut_before_its_arguments_does_not_look_whole() -> None:
@@ -363,6 +412,13 @@ def test_an_earlier_answer_without_content_is_left_out(content: object) -> None:
     assert turn["role"] == "user"
 
 
+@pytest.mark.parametrize("sent", [None, {}, {"properties": {}}, {"properties": {}, "type": "object"}])
+def test_a_tools_schema_has_the_type_that_anthropic_requires(sent: dict[str, Any] | None) -> None:
+    function = {"name": "f"} | ({} if sent is None else {"parameters": sent})
+    (tool,) = messages_body(chat(tools=[{"type": "function", "function": function}]), **OPTIONS)["tools"]
+    assert tool["input_schema"] == SCHEMA | (sent or {})
+
+
 def test_a_thinking_budget_is_not_sent_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
@@ -395,6 +451,27 @@ def test_a_pdf_in_base64_needs_no_type(prefix: str) -> None:
     body = messages_body(chat(messages=[{"role": "user", "content": [pdf]}]), **OPTIONS)
     source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
     assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.pdf"}]
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json"])
+def test_a_file_of_text_is_a_document_of_text(media_type: str) -> None:
+    """Anthropic's API takes only PDFs in base64."""
+    data = base64.b64encode('{"größe": 1}'.encode()).decode()
+    file = {"file_data": f"data:{media_type};base64,{data}", "filename": "a.json"}
+    body = messages_body(
+        chat(messages=[{"role": "user", "content": [{"type": "file", "file": file}]}]), **OPTIONS
+    )
+    source = {"type": "text", "media_type": "text/plain", "data": '{"größe": 1}'}
+    assert body["messages"][0]["content"] == [{"type": "document", "source": source, "title": "a.json"}]
+
+
+def test_a_file_of_text_in_another_encoding_is_refused() -> None:
+    file = {"file_data": "data:text/plain;base64,/w==", "filename": "a.txt"}
+    with pytest.raises(UpstreamError) as raised:
+        messages_body(
+            chat(messages=[{"role": "user", "content": [{"type": "file", "file": file}]}]), **OPTIONS
+        )
+    assert (raised.value.failure.param, raised.value.failure.status) == ("messages", 400)
 
 
 @pytest.mark.parametrize(
@@ -462,4 +539,4 @@ def test_each_parameter_is_translated_or_refused_unless_it_is_listed_as_left_out
         with suppress(UpstreamError):  # refused
             if messages_body(replace(known, **{name: value}), **OPTIONS) == without:
                 left_out.add(name)
-    assert left_out == anthropic_request._LEFT_OUT
+    assert left_out == {*anthropic_request._LEFT_OUT, *anthropic_request._BY_SERVICE}

@@ -76,8 +76,11 @@ def test_reasoning_has_two_names(field: str) -> None:
     ]
 
 
-THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}
-PARTS = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]
+THINKING: dict[str, Any] = {
+    "type": "thinking",
+    "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}],
+}
+PARTS: list[dict[str, Any]] = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]
 
 
 def test_content_may_be_parts_of_thinking_and_text() -> None:
@@ -86,6 +89,8 @@ def test_content_may_be_parts_of_thinking_and_text() -> None:
     whole = {"choices": [{"message": {"content": [THINKING, *PARTS]}, "finish_reason": "stop"}]}
     assert new_reader().read_answer(json.dumps(whole).encode()) == said
     assert read(chunk({"content": PARTS, "reasoning": "hm"}), STOP) == said
+    nulls = [each | {name: None for name in ("text", "thinking") if name not in each} for each in PARTS]
+    assert read(chunk({"content": [THINKING | {"text": None}, *nulls]}), STOP) == said
 
 
 def test_a_refusal_is_read() -> None:
@@ -99,6 +104,10 @@ def test_a_refusal_is_read() -> None:
         ("end_turn", "stop"),
         ("tool_use", "tool_calls"),
         ("content_filter", "content_filter"),
+        # Gemini's, at its endpoint for OpenAI's clients.
+        ("content_filter: RECITATION", "content_filter"),
+        # vLLM's, when it ends a text that repeats itself: the text is cut.
+        ("repetition", "length"),
     ],
 )
 def test_finish_reasons_become_openais(theirs: str, ours: str) -> None:
@@ -110,8 +119,9 @@ def test_an_upstream_may_say_that_the_context_window_is_full(theirs: str) -> Non
     assert read(chunk({"content": "a"}, theirs))[-1] == Finished("length", is_window_full=True)
 
 
-def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop() -> None:
-    assert failure_code(chunk({"content": "a"}, "error")) == "upstream_error"
+@pytest.mark.parametrize("theirs", ["error", "abort", "function_call_filter: MALFORMED_FUNCTION_CALL"])
+def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop(theirs: str) -> None:
+    assert failure_code(chunk({"content": "a"}, theirs)) == "upstream_error"
 
 
 # Tool calls

@@ -168,6 +168,8 @@ def test_the_hold_covers_the_function() -> None:
         (' {\n "input" : "a\\nb\\u00e9\\"" } ', 'a\nbé"'),
         ('{"input":"\\ud83d\\ude00!"}', "😀!"),
         ('{"input":""}', ""),
+        (" { } ", ""),
+        ("{}{", "{}{"),
         ('{"input":"a\nb"}', "a\nb"),
         ('{"input":"\\d+\\\\d"}', "\\d+\\d"),
         ('{"input":"\\uzz"}', "\\uzz"),

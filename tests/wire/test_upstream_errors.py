@@ -147,7 +147,33 @@ def test_a_request_fault_keeps_message_and_param() -> None:
 
 def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
     listed = b'{"detail":[{"loc":["body","n"],"msg":"Input should be 1"},{"msg":"Field required"}]}'
-    assert failure_of_status(422, listed).message == "Input should be 1; Field required"
+    failure = failure_of_status(422, listed)
+    assert (failure.message, failure.param) == ("n: Input should be 1; Field required", "n")
+
+
+@pytest.mark.parametrize(
+    ("place", "param"),
+    [
+        (["body", "messages", 0, "content"], "messages[0].content"),
+        # A union's types are part of FastAPI's path.
+        (["body", "messages", 2, "ChatCompletionUserMessageParam", "content"], "messages[2]"),
+        (["body", "tools", 0, "function", "name"], "tools[0].function.name"),
+        (["body"], None),
+        ([], None),
+        ("body", None),
+        (["body", {}], None),
+        ([7], None),
+    ],
+)
+@pytest.mark.parametrize("is_mistrals", [True, False])
+def test_the_place_of_fastapis_first_mistake_is_the_parameter(
+    place: object, param: str | None, is_mistrals: bool
+) -> None:
+    listed: dict[str, object] = {"detail": [{"loc": place, "msg": "Field required"}]}
+    document = {"object": "error", "message": listed, "param": None} if is_mistrals else listed
+    failure = failure_of_status(422, json.dumps(document).encode())
+    message = "Field required" if param is None else f"{param}: Field required"
+    assert (failure.message, failure.param) == (message, param)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +352,24 @@ def test_a_message_about_a_servers_insides_is_not_shown_at_all(message: str) -> 
     assert harmless(message) == ""
     failure = failure_of_status(400, envelope(message))
     assert failure.message == "The upstream refused the request."
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("max_tokens: 99999 > 8192, which is the maximum", "max_tokens"),
+        ("messages.1.content.0.text: Field required", "messages"),
+        ("stop_sequences: each stop sequence must contain non-whitespace", "stop"),
+        ("output_config.format.schema: For 'object' type, 'additionalProperties' is", "response_format"),
+        ("output_config.effort: Input should be 'low'", "reasoning_effort"),
+        ("system: text content blocks must be non-empty", None),
+        ("Input tag 'x' found", None),
+    ],
+)
+def test_anthropics_messages_begin_with_the_parameter(message: str, param: str | None) -> None:
+    error = {"type": "invalid_request_error", "message": message}
+    body = json.dumps({"type": "error", "error": error}).encode()
+    assert failure_of_status(400, body).param == param
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Errors as HTTP answers: OpenAI's envelope, and the headers that all protocols share."""
 
+import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +27,15 @@ NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 # Errors that a retry does not help, though SDKs retry some of their statuses.
 _FINAL = {"insufficient_quota", "model_not_priced", QUOTA_TOO_SMALL.code, STOPPED.code, "cancelled"}
 
+# The parameter that a path begins with.
+_TOP: Final = re.compile(r"[^.\[]*")
+# The end of an answer that has a usage, but not the end of each choice: its log is damaged.
+END_LOST: Final = Failed(
+    "The end of the answer is lost. What was generated is charged; see the receipt.",
+    code="stream_unavailable",
+    status=503,
+)
+
 
 class ErrorAnswer(NamedTuple):
     """A failure as an HTTP answer. The caller adds `content-length` and the headers with the answer's ids."""
@@ -45,6 +56,19 @@ def retry_headers(failure: Failed) -> list[Header]:
     if failure.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found
+
+
+def renamed(failure: Failed, names: Mapping[str, str]) -> Failed:
+    """Return an upstream's refusal with the client's own name of the parameter (`Protocol.parameter_names`).
+
+    Only the parameter is named: the path below it is one in the upstream's request.
+    """
+    param = failure.param or ""
+    name = names.get(_TOP.match(param)[0])  # type: ignore[index]  # the pattern matches any text
+    if name is None:
+        return failure
+    message = failure.message.replace(f"'{param}'", f"'{name}'")
+    return msgspec.structs.replace(failure, param=name, message=message)
 
 
 def openai_error_body(failure: Failed) -> bytes:

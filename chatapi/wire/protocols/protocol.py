@@ -188,6 +188,8 @@ class Protocol:
     """The media type of its whole answers. The envelope sets that of errors."""
     model_kind: str
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
+    parameter_names: Mapping[str, str] = field(default_factory=dict)
+    """The client's names of parameters, by their names in a `GenerationRequest`, where they differ."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
     client_headers: tuple[str, ...] = ()
@@ -204,6 +206,10 @@ class Protocol:
     def dialect(self, name: str) -> Dialect:
         """Return the dialect of that name, or the first one if the protocol does not have it."""
         return self.dialects.get(name) or next(iter(self.dialects.values()))
+
+    def named(self, parameters: Iterable[str]) -> tuple[str, ...]:
+        """Return the client's names of members of a `GenerationRequest`."""
+        return tuple(self.parameter_names.get(name, name) for name in parameters)
 
     @property
     def can_stream(self) -> bool:

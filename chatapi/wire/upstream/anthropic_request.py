@@ -1,5 +1,6 @@
 """Writes the body of a request to an Anthropic upstream."""
 
+import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ from chatapi.wire.parameters import (
     FunctionChoice,
     FunctionDefinition,
     FunctionTool,
+    JsonObjectFormat,
+    JsonSchema,
     JsonSchemaFormat,
     Tool,
     custom_tools,
@@ -54,27 +57,45 @@ _REWRITTEN: Final = frozenset(
     | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
     | {"response_format", "reasoning_effort", "extras"}
 )
-# Without these the answer may differ, but stays acceptable. Some belong to a refused parameter: `audio` to
-# `modalities`.
-_LEFT_OUT: Final = frozenset(
-    {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
-    | {"function_call", "audio", "prediction", "metadata", "store", "service_tier"}
-    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
-)
+# Without these the answer may differ, but stays acceptable. By name, whether a value is lost: a penalty of 0
+# is not. Some belong to a refused parameter: `audio` to `modalities`.
+_LEFT_OUT: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "best_of": bool,
+    "frequency_penalty": bool,
+    "presence_penalty": bool,
+    "logit_bias": bool,
+    "seed": lambda seed: seed is not None,
+    "top_logprobs": bool,
+    "verbosity": bool,
+    "function_call": bool,
+    "audio": bool,
+    "prediction": bool,
+    "store": bool,
+    "prompt_cache_options": bool,
+    "prompt_cache_retention": bool,
+}
+# The service itself acts on these: it stores metadata, queues by the tier, and chooses the deployment by the
+# cache's key. Only deployments of other engines get a dear tier (`GenerationRequest.extra_names`).
+_BY_SERVICE: Final = frozenset({"metadata", "service_tier", "prompt_cache_key"})
 # These change the answer's form or meaning. By name, whether a value is refused.
 _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "functions": bool,
     "logprobs": bool,
     "web_search_options": bool,
-    "modalities": bool,
+    "modalities": lambda modalities: "audio" in (modalities or ()),
     "moderation": bool,
     "n": lambda count: (count or 1) > 1,
 }
-check_fields(GenerationRequest, _REWRITTEN, _LEFT_OUT, _REFUSED, OURS)
-UNSUPPORTED: Final = _LEFT_OUT.union(_REFUSED) - {"metadata", "store", "service_tier", "prompt_cache_key"}
-"""The parameters that this API does not have, without those that the service itself acts on: it stores
-metadata and responses, queues by the tier, and chooses the deployment by the cache's key.
-"""
+check_fields(GenerationRequest, _REWRITTEN, _LEFT_OUT, _BY_SERVICE, _REFUSED, OURS)
+UNSUPPORTED: Final = frozenset({*_LEFT_OUT, *_REFUSED} - {"store"})
+"""The parameters that this API does not have. In Responses, the service itself acts on `store`."""
+# The same for parameters whose other values are sent.
+_LEFT_OUT_VALUES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    # Every object in Anthropic's schemas has a fixed set of properties, so "any object" has no schema.
+    "response_format": lambda form: isinstance(form, JsonObjectFormat) or _has_no_schema(form),
+    # Without an effort, most models do not think.
+    "reasoning_effort": lambda effort: effort == "none",
+}
 # The same for nested structs, except for those that are refused as a whole: members that are written, then
 # those that are left out or refused.
 _REFUSED_MEMBERS: Final = ("function_call", "audio")
@@ -97,10 +118,14 @@ check_fields(FunctionCall, {"id", "function"}, {"extra_content"})
 check_fields(CalledFunction, {"name", "arguments"})
 check_fields(FunctionTool, {"function"})
 check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})
+check_fields(JsonSchemaFormat, {"json_schema"})
+check_fields(JsonSchema, {"schema", "description"}, {"name", "strict"})
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
-_FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
+FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _TOOL_USE_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
+# The types of files that are text.
+_TEXTS: Final = ("text/", "application/json")
 # The beginning of every PDF, "%PDF-".
 _PDF_IN_BASE64: Final = "JVBERi"
 _tools_decoder = msgspec.json.Decoder(list[Tool])
@@ -118,6 +143,12 @@ def lacks(request: GenerationRequest) -> bool:
         or bool(custom_tools(bytes(request.tools)))
         or any(asked)
     )
+
+
+def left_out(request: GenerationRequest) -> tuple[str, ...]:
+    """Return the names of the request's parameters that Anthropic's API does not get, though it answers."""
+    rules = (*_LEFT_OUT.items(), *_LEFT_OUT_VALUES.items())
+    return tuple(name for name, is_lost in rules if is_lost(getattr(request, name)))
 
 
 def messages_body(
@@ -159,7 +190,7 @@ def messages_body(
         tool_marks = request.tool_cache_marks if marks else {}
         body["tools"] = [_tool(tool, tool_marks) for tool in _tools_decoder.decode(request.tools)]
         body["tool_choice"] = _tool_choice(request)
-    extras = _FORWARDED_EXTRAS & extra_parameters
+    extras = FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
     # The client's own budget is exact.
     if request.is_effort_estimated and "thinking" in body:
@@ -246,7 +277,7 @@ def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict
             case ImagePart():
                 block = {"type": "image", "source": _source(part.image_url.url)}
             case FilePart() if url := _data_url(part.file):
-                block = {"type": "document", "source": _source(url), "title": part.file.filename}
+                block = {"type": "document", "source": _document(url), "title": part.file.filename}
             case FilePart() | AudioPart():
                 raise unsupported("messages")
             case _:
@@ -260,6 +291,18 @@ def _data_url(file: File) -> str | None:
     if data.startswith(_PDF_IN_BASE64):
         return f"data:application/pdf;base64,{data}"
     return data if _DATA_URL.match(data) else None
+
+
+def _document(url: str) -> dict[str, Any]:
+    """Return the source of a document: text, or a PDF. Anthropic refuses other types by their name."""
+    found = _DATA_URL.match(url)
+    if found is None or not found[1].startswith(_TEXTS):
+        return _source(url)
+    try:
+        text = base64.b64decode(url[found.end() :], validate=True).decode()
+    except ValueError:
+        raise unsupported("messages") from None
+    return {"type": "text", "media_type": "text/plain", "data": text}
 
 
 def _source(url: str) -> dict[str, Any]:
@@ -302,8 +345,8 @@ def _tool(tool: Tool, marks: dict[str, CacheControl]) -> dict[str, Any]:
     found = {
         "name": function.name,
         "description": function.description,
-        # OpenAI allows a function without parameters; Anthropic requires a schema.
-        "input_schema": function.parameters or {"type": "object"},
+        # OpenAI allows a function without parameters, or a schema without a type; Anthropic requires both.
+        "input_schema": {"type": "object"} | (function.parameters or {}),
         "strict": function.strict,
         "cache_control": marks.get(function.name),
     }
@@ -331,10 +374,16 @@ def _output_config(request: GenerationRequest) -> dict[str, Any]:
     if request.reasoning_effort not in (None, "none"):
         # Anthropic's scale begins at low.
         found["effort"] = "low" if request.reasoning_effort == "minimal" else request.reasoning_effort
-    if isinstance(request.response_format, JsonSchemaFormat):
-        schema = request.response_format.json_schema.schema or {"type": "object"}
-        found["format"] = {"type": "json_schema", "schema": schema}
+    if isinstance(request.response_format, JsonSchemaFormat) and not _has_no_schema(request.response_format):
+        named = request.response_format.json_schema
+        # OpenAI's models read the description.
+        described = {"description": named.description} if named.description else {}
+        found["format"] = {"type": "json_schema", "schema": described | (named.schema or {})}
     return found
+
+
+def _has_no_schema(form: Any) -> bool:
+    return isinstance(form, JsonSchemaFormat) and form.json_schema.schema is None
 
 
 def unsupported(param: str) -> UpstreamError:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chatapi.wire import sse
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream.events import DONE, Choice, Chunk, Message, whole_characters
 from chatapi.wire.upstream.tool_calls import Fragment, Function
@@ -17,23 +18,25 @@ to_json = msgspec.json.Encoder().encode
 
 
 # Every member has a default: new kinds of events and blocks are skipped, as Anthropic's versioning policy
-# asks.
+# asks. Null is the same as nothing, as in Anthropic's SDKs.
 class _Block(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    data: str = ""
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    data: str | None = None
     """Encrypted thinking."""
     id: str | None = None
     name: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    """A call's input: Anthropic's begins empty, and other servers may send all of it here."""
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
 
@@ -45,9 +48,9 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
 
 class _MessageEvent(msgspec.Struct, gc=False):
     type: str
-    message: _Head = _Head()
-    content_block: _Block = _Block()
-    delta: _Delta = _Delta()
+    message: _Head | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
     usage: Any = None
 
 
@@ -69,8 +72,9 @@ class MessagesParser:
         self._parser = sse.Parser()
         self._usage: dict[str, Any] = {}
         self._calls_count = 0
-        # Whether the last call has no arguments yet.
+        # Whether the last call has no arguments yet, and those that came with its beginning.
         self._is_call_empty = False
+        self._whole_input = ""
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes; see `sse.Parser.feed`."""
@@ -92,12 +96,13 @@ class MessagesParser:
             case "message_start":
                 # The prompt's figures come here, the answer's with `message_delta`. No text has come yet, so
                 # `output_tokens` do not count the answer here.
-                self._usage = _members(sent.message.usage) | {"output_tokens": None}
+                usage = sent.message and sent.message.usage
+                self._usage = _members(usage) | {"output_tokens": None}
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
-                yield from self._start(sent.content_block)
+                yield from self._start(sent.content_block or _Block())
             case "content_block_delta":
-                yield from self._piece(sent.delta)
+                yield from self._piece(sent.delta or _Delta())
             case "message_delta":
                 yield from self._end(sent)
             case "message_stop":
@@ -110,6 +115,8 @@ class MessagesParser:
             call = Fragment(self._calls_count, block.id, Function(block.name))
             self._calls_count += 1
             self._is_call_empty = True
+            sent = bytes(block.input).decode("utf-8", "replace")
+            self._whole_input = sent if as_object(sent) and sent.strip("{} \t\r\n") else ""
             yield _chunk(Message(tool_calls=[call]))
         elif block.data:
             yield _chunk(Message(redacted_thinking=block.data))
@@ -123,10 +130,10 @@ class MessagesParser:
             case "thinking_delta":
                 yield _chunk(Message(reasoning_content=delta.thinking))
             case "signature_delta":
-                yield _chunk(Message(thinking_signature=delta.signature))
+                yield _chunk(Message(thinking_signature=delta.signature or ""))
             case "input_json_delta":
                 self._is_call_empty &= not delta.partial_json
-                yield self._arguments(delta.partial_json)
+                yield self._arguments(delta.partial_json or "")
 
     def _arguments(self, text: str) -> Event:
         # One block is open at a time, so a piece belongs to the last call.
@@ -134,22 +141,22 @@ class MessagesParser:
         return _chunk(Message(tool_calls=[call]))
 
     def _end_call(self) -> Iterator[Event]:
-        """Yield `{}` as the arguments of a call that ends without any: Anthropic sends none, but chat clients
-        decode the arguments as JSON.
+        """Yield the arguments of a call that ends without pieces of them: the input that it began with, or
+        `{}`. Anthropic sends none, but chat clients decode the arguments as JSON.
         """
         if self._is_call_empty:
             self._is_call_empty = False
-            yield self._arguments("{}")
+            yield self._arguments(self._whole_input or "{}")
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
-        reason = sent.delta.stop_reason
-        # With another reason, the call may be incomplete.
-        if reason == "tool_use":
+        delta = sent.delta or _Delta()
+        reason = delta.stop_reason
+        # With another reason, a call whose input comes in pieces may be incomplete.
+        if reason == "tool_use" or self._whole_input:
             yield from self._end_call()
         if reason is not None:
-            yield _chunk(
-                Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
-            )
+            said = "content_filter" if reason == "refusal" else reason
+            yield _chunk(Message(), said, delta.stop_sequence)
         # A later figure replaces an earlier one: they are running totals. Null means unchanged.
         self._usage |= {name: value for name, value in _members(sent.usage).items() if value is not None}
         details = self._usage.get("output_tokens_details")

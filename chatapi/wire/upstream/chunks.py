@@ -51,6 +51,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
+    "repetition": "length",
     **dict.fromkeys(_WINDOW_FULL, "length"),
 }
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
@@ -259,8 +260,9 @@ def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[A
         return
     content, reasoning = message.content, message.reasoning_content or message.reasoning
     if isinstance(content, list):
-        reasoning = "".join([thought.text for part in content for thought in part.thinking]) or reasoning
-        content = "".join([part.text for part in content])
+        thoughts = [thought.text or "" for part in content for thought in part.thinking or ()]
+        reasoning = "".join(thoughts) or reasoning
+        content = "".join([part.text or "" for part in content])
     if reasoning:
         batch.append(Reasoning(reasoning, index))
     _add_text(content, index, choice.logprobs, batch)
@@ -317,7 +319,8 @@ def _audio(audio: SentAudio, index: int) -> Audio:
 
 def _finish_reason(reason: str) -> FinishReason:
     """Return OpenAI's word for an upstream's. Raises `UpstreamError` for an unknown one."""
-    known = _FINISH_REASONS.get(reason)
+    # Gemini adds its own word: "content_filter: RECITATION".
+    known = _FINISH_REASONS.get(reason.partition(": ")[0])
     if known is None:
         raise UpstreamError(UPSTREAM_FAILED)
     return known

@@ -30,6 +30,8 @@ from chatapi.wire.prompts import Messages
 _BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _SQUEEZED_BEGIN: Final = '{"input":"'
 _MAX_BEGIN_CHARS: Final = 64
+# The arguments of a call without an input, which many servers write, and `ToolCallReader`.
+_NO_INPUT: Final = "{}"
 # Long arguments are read in pieces of this size.
 _PIECE_CHARS: Final = 64 << 10
 # The complete part of a JSON string: up to its closing quote, or to an escape that may continue.
@@ -173,8 +175,9 @@ class _Input:
         return self._take_rest()
 
     def end(self) -> str:
-        """Return the rest; an incomplete escape is dropped."""
-        return "" if self._is_string else self._take_rest()
+        """Return the rest; an incomplete escape is dropped, and so is an object without an input."""
+        has_none = self._is_string is None and "".join(self._rest.split()) == _NO_INPUT
+        return "" if self._is_string or has_none else self._take_rest()
 
     def _begin(self) -> None:
         """Find out the form of the arguments, if enough characters have come."""
@@ -182,7 +185,8 @@ class _Input:
             self._is_string, self._rest = True, self._rest[match.end() :]
             return
         squeezed = "".join(self._rest[:_MAX_BEGIN_CHARS].split())
-        if len(self._rest) > _MAX_BEGIN_CHARS or not _SQUEEZED_BEGIN.startswith(squeezed):
+        is_beginning = _SQUEEZED_BEGIN.startswith(squeezed) or squeezed == _NO_INPUT
+        if len(self._rest) > _MAX_BEGIN_CHARS or not is_beginning:
             self._is_string = False
 
     def _take_rest(self) -> str:

@@ -37,8 +37,8 @@ class SentAudio(msgspec.Struct, gc=False, omit_defaults=True):
 class ContentPart(msgspec.Struct, gc=False):
     """A part of the content from Mistral's reasoning models: a text, or thinking, which consists of texts."""
 
-    text: str = ""
-    thinking: list["ContentPart"] = []
+    text: str | None = None
+    thinking: list["ContentPart"] | None = None
 
 
 class Message(msgspec.Struct, gc=False, omit_defaults=True):

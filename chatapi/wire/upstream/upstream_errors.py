@@ -154,6 +154,19 @@ _BY_WORDS = (
     # xAI's words, with 403; its message also names our account and key.
     (re.compile(r"\bcontent violates usage guidelines", re.I), CONTENT_REFUSED),
 )
+# Anthropic's errors have no `param`; many of their messages begin with a path.
+_ANTHROPICS_PATH = re.compile(
+    r"""(messages|max_tokens|temperature|top_[pk]|tools|tool_choice|stop_sequences|thinking
+      |output_config\.(?:effort|format)) (?:\.[\w.]*)?:\ """,
+    re.X,
+)
+_OPENAIS_NAMES = {
+    "output_config.effort": "reasoning_effort",
+    "output_config.format": "response_format",
+    "stop_sequences": "stop",
+}
+# A member in FastAPI's paths, which also have names of classes.
+_MEMBER = re.compile("[a-z][a-z0-9_]*")
 # A message about our key, which no client may read.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
@@ -192,10 +205,10 @@ def complaint_in(document: object) -> Complaint | None:
         error = {"message": error, "type": document.get("error_type")}
     if not isinstance(error, dict):
         return None
-    message = error.get("message")
-    if isinstance(message, dict):
-        message = _detail_in(message)
-    return _complaint(error, message) if isinstance(message, str) else None
+    message, param = error.get("message"), None
+    if isinstance(message, dict) and (detail := _detail_in(message)):
+        message, param = detail.message, detail.param
+    return _complaint(error, message, param) if isinstance(message, str) else None
 
 
 def failure_of_complaint(complaint: Complaint | None) -> Failed:
@@ -215,8 +228,8 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
     """Return the failure for an answer that is no 200; see `retry_after_ms` for the headers."""
     document = _decoded(body)
     complaint = complaint_in(document)
-    if complaint is None and status in (400, 422) and (detail := _detail_in(document)):
-        complaint = Complaint(detail[:_MAX_READ_CHARACTERS])
+    if complaint is None and status in (400, 422):
+        complaint = _detail_in(document)
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
         return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(headers or {}))
@@ -271,10 +284,18 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
     message = words.harmless(complaint.message) or REQUEST_REFUSED
-    return Failed(message, "invalid_request_error", code, words.parameter(complaint.param), status=400)
+    param = words.parameter(complaint.param) or _first_parameter(complaint.message)
+    return Failed(message, "invalid_request_error", code, param, status=400)
 
 
-def _complaint(error: dict[str, Any], message: str) -> Complaint:
+def _first_parameter(message: str) -> str | None:
+    """Return the parameter with which a message of Anthropic's begins, by OpenAI's name."""
+    found = _ANTHROPICS_PATH.match(message)
+    return found and _OPENAIS_NAMES.get(found[1], found[1])
+
+
+def _complaint(error: dict[str, Any], message: str, place: str | None) -> Complaint:
+    """`place`: the parameter, if the error has no `param`."""
     kind, code, param = error.get("type"), error.get("code"), error.get("param")
     if code is None and isinstance(details := error.get("details"), dict):
         code = details.get("error_code")  # Anthropic's
@@ -282,16 +303,42 @@ def _complaint(error: dict[str, Any], message: str) -> Complaint:
         message[:_MAX_READ_CHARACTERS],
         kind if isinstance(kind, str) else "",
         code if isinstance(code, str | int) else None,
-        param if isinstance(param, str) else None,
+        param if isinstance(param, str) else place,
     )
 
 
-def _detail_in(document: object) -> str | None:
-    """Return FastAPI's refusal of a request: `{"detail": "..."}`, or a list of mistakes with `msg`."""
+def _detail_in(document: object) -> Complaint | None:
+    """Return FastAPI's refusal of a request: `{"detail": "..."}`, or a list of mistakes with `msg` and `loc`.
+
+    The place of the first one is the parameter.
+    """
     detail = document.get("detail") if isinstance(document, dict) else None
+    param = None
     if isinstance(detail, list):
-        detail = "; ".join([str(each["msg"]) for each in detail if isinstance(each, dict) and "msg" in each])
-    return detail if isinstance(detail, str) and detail else None
+        mistakes = [each for each in detail if isinstance(each, dict) and "msg" in each]
+        places = [_place(each.get("loc")) for each in mistakes]
+        texts = (
+            f"{place}: {each['msg']}" if place else str(each["msg"])
+            for place, each in zip(places, mistakes, strict=True)
+        )
+        detail, param = "; ".join(texts), next(filter(None, places), None)
+    return (
+        Complaint(detail[:_MAX_READ_CHARACTERS], param=param) if isinstance(detail, str) and detail else None
+    )
+
+
+def _place(loc: object) -> str | None:
+    """Return the path of a mistake, up to the name of a type in a union; None if it is not in the body."""
+    first, *rest = loc if isinstance(loc, list) and loc else [None]
+    path = ""
+    for step in rest if first == "body" else ():
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif isinstance(step, str) and _MEMBER.fullmatch(step):
+            path += f".{step}" if path else step
+        else:
+            break
+    return path or None
 
 
 def _decoded(body: bytes) -> object:

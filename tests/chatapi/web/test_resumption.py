@@ -26,7 +26,9 @@ from chatapi.web.resumption import Position
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat.encoder import ChatEncoder
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.protocol import Answer
 from tests.cast import Person, admit, run
 from tests.chatapi.web.exchange_by_hand import Client
@@ -258,6 +260,28 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
     assert len(await anext(following)) < 300
     await services.stream.delete(generation_id, has_ended=True)
     return following
+
+
+@pytest.mark.parametrize("name", ["chat.completions", "completions", "responses", "messages"])
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_answer_without_its_end_is_an_error(
+    services: Any, completed: Generation, name: str, is_stream: bool
+) -> None:
+    """Its log has a usage: a client must not take the answer for a whole one."""
+    await publish(services, completed.pk, 1, *TOLD, Usage(1_000, 200, 400))
+    dialect = PROTOCOLS[name].dialect("openai")
+    assert dialect.encoder is not None
+    answer = Answer(completed.pk.hex, 1, "small")
+    encoder, folder = dialect.encoder(answer), dialect.folder(answer)
+    if is_stream:
+        following = resumption.remainder(services, encoder, completed, FROM_THE_BEGINNING)
+        async with asyncio.timeout(10):
+            body = b"".join([part async for part in following])
+        assert b'"stream_unavailable"' in body.removesuffix(b"data: [DONE]\n\n").rpartition(b"data: ")[2]
+        return
+    for delta in await all_of(resumption.follow(services, completed)):
+        folder.add(delta)
+    assert folder.failure == END_LOST
 
 
 # ---- ids

@@ -30,15 +30,10 @@ from chatapi.wire.deltas import (
     Usage,
     Vector,
 )
+from chatapi.wire.protocols.chat.ordered_calls import OrderedCalls
 from chatapi.wire.protocols.chat.style import DONE, OPENAI, Style, to_json
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.protocol import Answer, Dialect
-
-# The end of an answer that has a usage, but not the end of each choice: its log is damaged.
-_CUT = Failed(
-    "The end of the answer is lost. What was generated is charged; see the receipt.",
-    code="stream_unavailable",
-    status=503,
-)
 
 
 class CompletionFolder(Completion):
@@ -55,7 +50,7 @@ class CompletionFolder(Completion):
             case Finished():
                 self._unfinished_count -= 1
             case Usage() if self._unfinished_count > 0:
-                self.failure = _CUT
+                self.failure = END_LOST
 
     def body(self) -> bytes:
         """Return the object; the usage must have come."""
@@ -101,7 +96,7 @@ class ChatEncoder:
         Annotations: "_annotations",
         Finished: "_finished",
         Usage: "usage",
-        Failed: "failed",
+        Failed: "_broken",
     }
     """The method that writes each delta, by name: text completions override it."""
 
@@ -113,6 +108,7 @@ class ChatEncoder:
         self._usage_field = b',"usage":null' if answer.include_usage and style.usage_is_opt_in else b""
         # The JSON of citations by choice, until the choice ends.
         self._citations: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self._ordered: defaultdict[int, OrderedCalls] = defaultdict(OrderedCalls)
         # For `Style.has_whole_calls`.
         self._calls = Completion() if style.has_whole_calls else None
         self._ended: list[Finished] = []
@@ -190,7 +186,15 @@ class ChatEncoder:
         if self._calls is not None:
             self._calls.add(delta)
             return b""
+        return b"".join(map(self._piece_of_call, self._ordered[delta.index].add(delta)))
+
+    def _piece_of_call(self, delta: ToolCall) -> bytes:
         return self._chunk(delta.index, to_json(_called(delta)))
+
+    def _held_calls(self, index: int) -> bytes:
+        """Return the chunks of the choice's calls that are held back."""
+        found = self._ordered.pop(index, None)
+        return b"".join(map(self._piece_of_call, found.release())) if found else b""
 
     def _audio(self, delta: Audio) -> bytes:
         """Return the chunk as OpenAI writes it; its reference does not have it."""
@@ -211,7 +215,7 @@ class ChatEncoder:
 
     def _finished(self, delta: Finished) -> bytes:
         self._ended.append(delta)
-        before = self._cited(delta.index)
+        before = self._held_calls(delta.index) + self._cited(delta.index)
         if self._calls is not None:
             before += self._whole_calls(self._calls.choice(delta.index))
         return before if self.style.usage_ends_choices else before + self._finish_chunk(delta)
@@ -233,7 +237,7 @@ class ChatEncoder:
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a complete stream."""
         if len(self._ended) < self.answer.choices_count:
-            return self.failed(_CUT)
+            return self._broken(END_LOST)
         if self.style.usage_ends_choices:
             *others, last = self._ended
             ends = [self._finish_chunk(end) for end in others]
@@ -244,8 +248,14 @@ class ChatEncoder:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
 
+    def _broken(self, failure: Failed) -> bytes:
+        """Return the end of a generation that broke off, behind the calls that are held back: they are
+        charged.
+        """
+        return b"".join(map(self._held_calls, sorted(self._ordered))) + self.failed(failure)
+
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end a broken stream."""
+        """Return the frames that end a broken stream; see `protocol.Encoder`."""
         return self.style.failed(failure, self._head)
 
     def _frame(self, started: Started) -> None:

@@ -9,7 +9,7 @@ from chatapi.wire.protocols.messages.encoder import (
     MessagesFolder,
     public_id,
 )
-from chatapi.wire.protocols.messages.envelope import envelope, limit_headers
+from chatapi.wire.protocols.messages.envelope import PARAMETER_NAMES, envelope, limit_headers
 from chatapi.wire.protocols.messages.reference import COUNT, CREATE
 from chatapi.wire.protocols.messages.request import COUNT_NAME, NAME, parse, parse_count
 from chatapi.wire.protocols.protocol import Dialect, Protocol
@@ -31,6 +31,7 @@ MESSAGES = Protocol(
     id_prefixes=("msg_",),
     model_kind="chat",
     operations=(CREATE,),
+    parameter_names=PARAMETER_NAMES,
     request_id_headers=_REQUEST_IDS,
     client_headers=("anthropic-version", "anthropic-beta"),
     limit_headers=limit_headers,

@@ -26,6 +26,7 @@ from chatapi.wire.deltas import (
     Vector,
 )
 from chatapi.wire.json_guard import as_object
+from chatapi.wire.protocols.envelope import END_LOST
 from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
@@ -223,11 +224,14 @@ class MessagesEncoder:
 
     def _end(self, usage: Usage) -> Iterator[bytes]:
         yield from self._release()
+        if self._finished is None:
+            # For the usage, which is charged; an error has no place for it.
+            nothing = {"stop_reason": None, "stop_sequence": None}
+            yield event("message_delta", delta=nothing, usage=usage_body(usage))
+            yield self.failed(END_LOST)
+            return
         yield from self._stop()
-        # Only logs of earlier releases may have a usage without a finish_reason.
-        end = self._finished or Finished("stop")
-        has_calls = bool(self._ended_calls)
-        ending = _ending(end, has_calls, self._has_refused)
+        ending = _ending(self._finished, bool(self._ended_calls), self._has_refused)
         yield event("message_delta", delta=ending, usage=usage_body(usage))
         yield event("message_stop")
 
@@ -243,7 +247,7 @@ class MessagesFolder(Completion):
         self._thinking: list[dict[str, Any]] = []
         # The pieces of one that is not signed yet.
         self._thought: list[str] = []
-        self._finished = Finished("stop")
+        self._finished: Finished | None = None
 
     def add(self, delta: AnyDelta) -> None:
         """Add one delta. A refusal becomes text, in the order of arrival."""
@@ -253,24 +257,31 @@ class MessagesFolder(Completion):
             case Refusal():
                 self._has_refused = True
                 delta = Text(delta.text)
-            case Reasoning() if delta.redacted:
-                self._thinking.append(_redacted_block(delta))
             case Reasoning():
-                self._thought += [delta.text] if delta.text else []
-                if delta.signature:
-                    self._thinking.append(_thinking_block("".join(self._thought), delta.signature))
-                    self._thought = []
+                self._think(delta)
             case Finished():
                 self._finished = delta
+            case Usage() if self._finished is None:
+                self.failure = END_LOST
             case Started() | Text() | ToolCall() | Usage() | Failed():
                 pass  # `Completion` keeps it for `body`
             case _:
                 assert_never(delta)
         super().add(delta)
 
+    def _think(self, delta: Reasoning) -> None:
+        if delta.redacted:
+            self._thinking.append(_redacted_block(delta))
+            return
+        self._thought += [delta.text] if delta.text else []
+        if delta.signature:
+            self._thinking.append(_thinking_block("".join(self._thought), delta.signature))
+            self._thought = []
+
     def body(self) -> bytes:
-        """Return the message; the usage must have come."""
+        """Return the message; its end and the usage must have come."""
         assert self.usage is not None
+        assert self._finished is not None
         choice = self.choice(0)
         content = self._thinking + ([_thinking_block("".join(self._thought))] if self._thought else [])
         if choice.text:

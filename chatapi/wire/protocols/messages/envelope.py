@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, retry_headers
+from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, renamed, retry_headers
 
 # Anthropic's clients show it as overload and retry it; they would not do so with a 503.
 OVERLOADED: Final = 529
@@ -26,10 +26,24 @@ _TYPES: Final = {
 }
 
 
+# See `Protocol.parameter_names`.
+PARAMETER_NAMES: Final = {
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+}
+
+
 def error_document(failure: Failed, request_id: str) -> dict[str, Any]:
     """Return the error, for an HTTP body or an event of a stream; `error_code` is ours."""
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
+    failure = renamed(failure, PARAMETER_NAMES)
     message = failure.message
+    # Anthropic's errors have no other place for it.
+    if failure.param and failure.param not in message:
+        message = f"{failure.param}: {message}"
     if failure.code == "context_length_exceeded" and not any(
         words in message.lower() for words in _FULL_CONTEXT
     ):

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from chatapi.wire.protocols.envelope import openai_error
+from chatapi.wire.deltas import Failed
+from chatapi.wire.protocols.envelope import ErrorAnswer, openai_error, renamed
 from chatapi.wire.protocols.protocol import Dialect, Protocol
 from chatapi.wire.protocols.responses.encoder import CountFolder, Encoder, Folder
 from chatapi.wire.protocols.responses.reference import COUNT, CREATE, ROUTES
@@ -14,15 +15,21 @@ from chatapi.wire.protocols.responses.request import (
     parse_resolved,
     parse_resolved_count,
 )
-from chatapi.wire.protocols.responses.response import ID_PREFIX
+from chatapi.wire.protocols.responses.response import ID_PREFIX, PARAMETER_NAMES
 from chatapi.wire.protocols.responses.stored import accepted
+
+
+def _envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False) -> ErrorAnswer:
+    """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+    return openai_error(renamed(failure, PARAMETER_NAMES))
+
 
 _DIALECT = Dialect(
     name="openai",
     public_id=(ID_PREFIX + "{}").format,
     encoder=Encoder,
     folder=Folder,
-    envelope=openai_error,
+    envelope=_envelope,
     accepted=accepted,
 )
 RESPONSES = Protocol(
@@ -32,6 +39,7 @@ RESPONSES = Protocol(
     dialects={_DIALECT.name: _DIALECT},
     id_prefixes=(ID_PREFIX,),
     model_kind="chat",
+    parameter_names=PARAMETER_NAMES,
     operations=(CREATE,),
     routes=ROUTES,
 )
@@ -42,6 +50,7 @@ COUNT_INPUT = Protocol(
     dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
     model_kind="chat",
+    parameter_names=PARAMETER_NAMES,
     counts_tokens=True,
     operations=(COUNT,),
 )

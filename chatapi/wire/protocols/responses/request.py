@@ -123,13 +123,11 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     rewritten: ClassVar = frozenset(
         {"input", "instructions", "previous_response_id", "ignored", "stream", "background", "store"}
         | {"max_output_tokens", "text", "reasoning", "include", "top_logprobs"}
-        | {"tools", "tool_choice", "parallel_tool_calls", "prompt_cache_options"}
+        | {"tools", "tool_choice", "parallel_tool_calls", "prompt_cache_options", "truncation"}
     )
     refused: ClassVar = frozenset({"resolved", *_UNSUPPORTED})
     # The response repeats some of them.
-    without_effect: ClassVar = frozenset(
-        {"max_tool_calls", "truncation", "stream_options", "reasoning.context", "reasoning.mode"}
-    )
+    without_effect: ClassVar = frozenset({"max_tool_calls", "stream_options"})
 
     def __post_init__(self) -> None:
         # OpenAI's reference, "Background mode": only a stored response can be fetched.
@@ -181,6 +179,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         cache = self.prompt_cache_options or CacheOptions()
         if cache.comparison_response_id is not None:
             dropped.append("prompt_cache_options.comparison_response_id")
+        dropped += self._without_effect()
         conversation = self._conversation(resolved.previous, own_items)
         messages = conversation.end()
         if not messages:
@@ -216,6 +215,16 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             digest=request_body.digest(NAME, self),
             context=context | {"is_stored": bool(state)},
         )
+
+    def _without_effect(self) -> list[str]:
+        """Return the names of the parameters that are accepted, and without which the answer may differ."""
+        reasoning = self.reasoning or ReasoningOptions()
+        dropped = {
+            "truncation": self.truncation == "auto",
+            "reasoning.context": reasoning.context not in (None, "auto"),
+            "reasoning.mode": reasoning.mode not in (None, "standard"),
+        }
+        return [name for name, is_dropped in dropped.items() if is_dropped]
 
     def _own_items(self, resolved: Resolved) -> tuple[dict[str, WholeItem], list[str]]:
         """Return the request's own items by their paths, and the paths of those that are left out."""

@@ -26,6 +26,7 @@ from chatapi.wire.deltas import (
     Usage,
     Vector,
 )
+from chatapi.wire.protocols.envelope import END_LOST, renamed
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.output import (
@@ -59,6 +60,16 @@ DEFAULTS: Final[dict[str, Any]] = {
     "top_p": 1.0,
     "truncation": "disabled",
     "user": None,
+}
+# See `Protocol.parameter_names`.
+PARAMETER_NAMES: Final = {
+    "logprobs": "include",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
 }
 _NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 # The most calls and parts of an output that are sent as they come. Content that would begin another one is
@@ -109,6 +120,9 @@ class Response:
                 yield from self._finish(delta)
             case Usage():
                 self.usage = delta
+                if self.status in ("queued", "in_progress"):
+                    yield from self.fail(END_LOST, is_end=True)
+                    return
                 event = "completed" if self.status == "completed" else "incomplete"
                 yield f"response.{event}", self._snapshot()
             case Failed():
@@ -127,6 +141,7 @@ class Response:
         `is_end`: the generation has ended, not only this stream. Then held-back content is sent first,
         because it is charged.
         """
+        failure = renamed(failure, PARAMETER_NAMES)
         self.failure, self.status = failure, "failed"
         if is_end:
             yield from self._release()
