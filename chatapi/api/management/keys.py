@@ -201,8 +201,8 @@ class AdminKeys(ManagementRoute):
         "POST": ManagementOperation(
             "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=bodies.AdminKeyBody,
-            description="It has the project, the role and the scopes of the calling key. `value`, its "
-            "secret, is shown only now.",
+            description="It has the project, the role, the scopes and the models of the calling key, and "
+            "ends with it at the latest. `value`, its secret, is shown only now.",
         ),
     }  # fmt: skip
 
@@ -218,6 +218,13 @@ class AdminKeys(ManagementRoute):
         """Create an admin key with no more rights than the calling one."""
         caller, sent = caller_of(request), self.body(request)
         refuse_more(_unexpired(access.managed_by(caller, _admin_keys())), "admin keys")
+        own_end, wanted_end = access.own_key(caller).expires_at, expiry(sent.expires_in_seconds)
+        # Else a key that was lent for a day could lend itself for ever.
+        if own_end is not None and wanted_end is not None and wanted_end > own_end:
+            message = (
+                "Invalid value for 'expires_in_seconds': an admin key can't outlive the key that makes it."
+            )
+            raise InvalidRequest(message, "expires_in_seconds")
         row = APIKey(
             project_id=caller.project_id,
             name=sent.name,
@@ -225,7 +232,7 @@ class AdminKeys(ManagementRoute):
             manages_as=caller.manages_as,
             scopes=sorted(caller.scopes),
             allowed_models=sorted(caller.allowed_models),
-            expires_at=expiry(sent.expires_in_seconds),
+            expires_at=wanted_end or own_end,
         )
         secret = keys.issue(row)
         return respond(_admin_key(row, None, value=secret))
