@@ -33,6 +33,7 @@ from chatapi.models import (
     shared_alias,
 )
 from chatapi.pages.key_forms import model_choices
+from chatapi.pages.upstream_models import UpstreamModelInput
 from chatapi.worker.engines import Timeouts
 from usage.models import BudgetLimit, Scope
 
@@ -268,6 +269,11 @@ class DeploymentForm(OwnChangesForm, ConstrainedForm):
             "allow_remote_media": "Allow image URLs",
         }
         help_texts = {"allow_remote_media": "The provider downloads the images.", "api_key_env": ""}
+        widgets = {"upstream_model": UpstreamModelInput}
+
+    class Media:
+        css = {"all": ["chatapi/upstream_models.css"]}
+        js = ["chatapi/upstream_models.js"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -280,6 +286,8 @@ class DeploymentForm(OwnChangesForm, ConstrainedForm):
             self.initial.setdefault("engine", Engine.OPENAI_COMPATIBLE)
         if "api_key" in self.fields:  # people who may only view have no fields
             self._say_what_is_stored()
+        if "upstream_model" in self.fields:
+            self.fields["upstream_model"].widget.deployment_id = self.instance.pk
 
     def _say_what_is_stored(self) -> None:
         key = upstream_keys.entered(self.instance)
