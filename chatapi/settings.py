@@ -293,7 +293,12 @@ MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_TOTP_TOLERANCE = 1  # clocks of phones differ by up to 30 s
 SOCIALACCOUNT_ADAPTER = "accounts.sign_in.adapters.SocialAccountAdapter"
-SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True}}
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "provider_class": "accounts.sign_in.nonces.NonceProvider",
+    }
+}
 SOCIALACCOUNT_LOGIN_ON_GET = True
 CACHES = {
     "default": {

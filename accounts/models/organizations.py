@@ -124,6 +124,8 @@ class Project(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keep the time since which an inactive project is inactive."""
         self.archived_at = None if self.is_active else self.archived_at or timezone.now()
+        if "is_active" in (kwargs.get("update_fields") or ()):
+            kwargs["update_fields"] = {*kwargs["update_fields"], "archived_at"}
         super().save(*args, **kwargs)
 
 

@@ -31,6 +31,13 @@ class ListAdmin(ModelAdmin):
         context = {"title": title[:1].upper() + title[1:], **(extra_context or {})}
         return super().changelist_view(request, context)
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save the columns that the person changed, if the form knows them."""
+        if change and isinstance(form, OwnChangesForm):
+            form.save_changes()
+        else:
+            super().save_model(request, obj, form, change)
+
 
 class ReadOnlyAdmin:
     """A mixin before a `ListAdmin` of rows that the service writes: nobody adds, changes or deletes them, not
@@ -94,14 +101,35 @@ class OwnChangesForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         super().__init__(*args, **kwargs)
         # Programs may leave the values out: what they send is compared with the row.
         is_sent = any(self.add_initial_prefix(name) in self.data for name in self.fields)
+        is_compared = not self.instance._state.adding and (is_sent or not self.is_bound)
         for field in self.fields.values():
-            field.show_hidden_initial = is_sent or not self.is_bound
+            field.show_hidden_initial = is_compared
+
+    def kept(self) -> dict[str, Any]:
+        """Return the row's values of the fields that the person has not changed; a new row has none.
+
+        A rule about several fields is checked with these: what the page still shows may be out of date.
+        """
+        if self.instance._state.adding:
+            return {}
+        unchanged = self.fields.keys() - set(self.changed_data)
+        columns = {field.name for field in self.instance._meta.concrete_fields}
+        return {name: getattr(self.instance, name) for name in unchanged & columns}
 
     def _post_clean(self) -> None:
-        if self.instance.pk is not None:
+        if not self.instance._state.adding:
             for name in self.cleaned_data.keys() - set(self.changed_data):
                 del self.cleaned_data[name]
         super()._post_clean()  # type: ignore[misc]  # django-stubs leave this hook out
+
+    def changed_columns(self) -> set[str]:
+        """Return the columns of an existing row that the person has changed."""
+        columns = {field.name for field in self.instance._meta.concrete_fields}
+        return set(self.changed_data) & columns
+
+    def save_changes(self) -> None:
+        """Save an existing row, only the columns that the person has changed."""
+        self.instance.save(update_fields=self.changed_columns())
 
 
 class RowSelect(AutocompleteSelect):

@@ -20,7 +20,7 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
 from accounts.natural_order import NaturalOrder
-from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
+from accounts.pages.admin_mixins import ChoosesRows, ListAdmin, OwnChangesForm
 from accounts.pages.tenant_admin import TenantAdmin
 
 MAX_SUGGESTIONS = 200
@@ -82,7 +82,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         return data
 
 
-class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class RoleForm(OwnChangesForm):
     """The role of an existing member."""
 
     by: access.Person

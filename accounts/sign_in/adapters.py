@@ -26,7 +26,7 @@ from django.shortcuts import redirect, render
 from accounts import access
 from accounts.encryption import Purpose, decrypt, encrypt
 from accounts.forwarding import client_ip
-from accounts.sign_in import openid_connect, providers, sessions
+from accounts.sign_in import nonces, openid_connect, providers, sessions
 from accounts.sign_in.fetching import BoundedSession
 from accounts.sign_in.models import IdentityProvider
 
@@ -153,6 +153,8 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
                 raise providers.Refused(
                     "The provider's answer is not that of a sign-in, or names two different people."
                 )
+            if not nonces.is_answer(sociallogin.state, answer.token):
+                raise providers.Refused("The provider's answer belongs to another sign-in. Sign in again.")
             with transaction.atomic():
                 row = providers.lock(int(account.provider), answer)
                 if not sociallogin.is_existing:

@@ -7,7 +7,7 @@ from django.http import Http404
 
 from accounts import access
 from accounts.models import APIKey, Project
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from chatapi.console.tenancy import Console
 from usage.budget_words import EACH_PERIOD
 from usage.models import BudgetLimit, Scope
@@ -29,7 +29,7 @@ def _soft_limit_field() -> USDField:
     return USDField(label="Warning in USD", widget=forms.TextInput, required=False, help_text=SOFT)
 
 
-class AmountsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class AmountsForm(OwnChangesForm):
     """The amounts of an existing limit."""
 
     limit_nanodollars = _limit_field()
@@ -40,11 +40,11 @@ class AmountsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at 
         fields = ["limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        check_some_limit(self.cleaned_data)
+        check_some_limit(self.cleaned_data | self.kept())
         return self.cleaned_data
 
 
-class OwnerForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class OwnerForm(OwnChangesForm):
     """The owner of a new limit: a project, each of its end users, or the key that the URL names."""
 
     project = forms.ModelChoiceField(Project.objects.none(), empty_label=None)

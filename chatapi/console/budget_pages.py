@@ -111,7 +111,7 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
     # A copy, because a refused form changes its instance, and the page shows the saved amounts.
     form = AmountsForm(request.POST or None, instance=copy(use.limit)) if is_changeable else None
     if form is not None and form.is_valid():
-        form.save()
+        form.save_changes()
         messages.success(request, "The budget is changed. It holds from the next request on.")
         return redirect(console.url("budget", limit_id))
     over = period_of(use, organization)

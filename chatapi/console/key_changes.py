@@ -28,7 +28,7 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     if not form.is_valid():
         context = {"title": title, "form": form, "key": row, "parent": parent}
         return render(request, console, "change_key.html", context, 400 if form.errors else 200)
-    form.change()
+    form.save_changes()
     return _after(request, console, row, f"The key {row.name} is changed. This holds within a second.")
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts import keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
-from accounts.pages.admin_mixins import check_year
+from accounts.pages.admin_mixins import OwnChangesForm, check_year
 from accounts.pages.allowed_ips_field import EXAMPLE, AllowedIPsField
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console
@@ -38,12 +38,17 @@ class ExpiryField(forms.DateTimeField):
             return self.kept
         return super().to_python(value)
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Compare the minutes that the page shows."""
+        is_shown = initial is not None and data == f"{timezone.localtime(initial):%Y-%m-%dT%H:%M}"
+        return not is_shown and super().has_changed(initial, data)
+
     def validate(self, value: Any) -> None:
         super().validate(value)
         check_year(value)
 
 
-class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class KeyForm(OwnChangesForm):
     """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
@@ -86,10 +91,6 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         fields["allowed_models"].choices = [(name, name) for name in known] + [
             (name, f"{name} (not offered now)") for name in row.allowed_models if name not in known
         ]
-
-    def change(self) -> None:
-        """Save these columns only: a rotation may have changed others since the form was opened."""
-        self.instance.save(update_fields=KeyForm.Meta.fields)
 
 
 class NewKeyForm(KeyForm):

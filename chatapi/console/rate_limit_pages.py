@@ -60,7 +60,8 @@ class RateLimitForm(OwnerForm, ConstrainedForm):
     def clean(self) -> dict[str, Any]:
         """Refuse a limit without a number, which would limit nothing."""
         data = super().clean()
-        if all(data.get(name, "unread") is None for name in RateLimit.NUMBERS):
+        numbers = data | self.kept()
+        if all(numbers.get(name, "unread") is None for name in RateLimit.NUMBERS):
             raise ValidationError("Enter at least one number. 0 blocks everything.")
         return data
 
@@ -146,7 +147,7 @@ def change_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
     line = _line(console, row, None)
     form = RateLimitForm(request.POST or None, console, row.api_key, row)
     if form.is_valid():
-        form.save()
+        form.save_changes()
         messages.success(request, "The rate limit is changed. It holds within a second.")
         return redirect(console.url("rate_limits"))
     context = {

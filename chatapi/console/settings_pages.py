@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from accounts import access
 from accounts.models import Organization, Project
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.search import ProjectSearch
@@ -28,7 +28,7 @@ PAGE = 50
 _CHANGE_ORGANIZATION = "accounts.change_organization"
 
 
-class OrganizationForm(NamedOrganizationForm):
+class OrganizationForm(OwnChangesForm, NamedOrganizationForm):
     """The organization's name, time zone and default dialect."""
 
     default_dialect = forms.ChoiceField(
@@ -45,7 +45,7 @@ class OrganizationForm(NamedOrganizationForm):
         help_texts = {"time_zone": "An IANA time zone, such as Europe/Berlin. Budgets and pages follow it."}
 
 
-class ProjectSettingsForm(ProjectModelsForm, ConstrainedForm):
+class ProjectSettingsForm(OwnChangesForm, ProjectModelsForm, ConstrainedForm):
     """A project's name, its aliases and fallbacks of models, and what it stores of requests."""
 
     model_aliases = forms.CharField(
@@ -90,7 +90,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     if form is not None:
         form.person = console.person
     if form is not None and form.is_valid():
-        row.save(update_fields=OrganizationForm.Meta.fields)  # an operator may change others meanwhile
+        form.save_changes()
         messages.success(request, "The settings are saved.")
         return redirect(console.url("settings"))
     search, after, projects = ProjectSearch(request.GET), request.GET.get("after", ""), console.projects
@@ -136,7 +136,7 @@ def project_page(request: HttpRequest, console: Console, project_id: int) -> Htt
     form = ProjectSettingsForm(request.POST or None, instance=row)
     if form.is_valid():
         with transaction.atomic():
-            row.save(update_fields=ProjectSettingsForm.Meta.fields)
+            form.save_changes()
             form.rename_limited_end_users()
         messages.success(request, f"The settings of {row.name} are saved. They hold within a second.")
         return redirect(console.url("settings"))

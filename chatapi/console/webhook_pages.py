@@ -64,7 +64,7 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
     row = _endpoint(console, endpoint_id)
     form = EndpointForm(request.POST or None, instance=row) if console.may(_CHANGE) else None
     if form is not None and form.is_valid():
-        row.save(update_fields=EndpointForm.Meta.fields)  # the secret may have been rotated meanwhile
+        form.save_changes()
         messages.success(request, "The endpoint is saved.")
         return redirect(console.url("webhook", row.pk))
     found, links = log_page(request, row, PAGE, partial(console.url, "webhook", row.pk))

@@ -12,6 +12,7 @@ from chatapi.pages import (
     price_timeline,
     stopping,
     stored_response_pages,
+    upstream_models,
     webhook_admin,
 )
 from chatapi.pages.organization_page import organization_page
@@ -73,6 +74,7 @@ def urls() -> list[URLPattern]:
         path("prices/<int:price_id>/withdraw", view(price_timeline.withdraw), name="price_withdraw"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),
+        path("deployments/upstream-models", view(upstream_models.names), name="upstream_models"),
         path(
             "deployments/<int:deployment_id>/test", view(deployment_pages.test_page), name="deployment_test"
         ),

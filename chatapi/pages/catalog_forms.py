@@ -33,6 +33,7 @@ from chatapi.models import (
     shared_alias,
 )
 from chatapi.pages.key_forms import model_choices
+from chatapi.pages.upstream_models import UpstreamModelInput
 from chatapi.worker.engines import Timeouts
 from usage.models import BudgetLimit, Scope
 
@@ -85,7 +86,7 @@ def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
     )
 
 
-class ServedModelForm(ConstrainedForm):
+class ServedModelForm(OwnChangesForm, ConstrainedForm):
     """A model, with its other names."""
 
     aliases = NamesField(
@@ -108,7 +109,8 @@ class ServedModelForm(ConstrainedForm):
     def clean(self) -> dict[str, Any]:
         """Refuse names that other models have, and an id that is another model's alias."""
         data = self.cleaned_data
-        own = ServedModel(pk=data.get("id", self.instance.pk), aliases=data.get("aliases", []))
+        aliases = (data | self.kept()).get("aliases", [])
+        own = ServedModel(pk=data.get("id", self.instance.pk), aliases=aliases)
         # This model comes last, so that the mistake names it.
         if clash := shared_alias([*ServedModel.objects.exclude(pk=own.pk), own]):
             raise ValidationError({"aliases" if clash[0] == own.pk else NON_FIELD_ERRORS: clash[1]})
@@ -227,7 +229,7 @@ def _pairs(text: str, example: str) -> list[list[str]]:
     return pairs
 
 
-class DeploymentForm(ConstrainedForm):
+class DeploymentForm(OwnChangesForm, ConstrainedForm):
     """A deployment, with a field for each of its timeouts, and one for its upstream's key."""
 
     api_key = forms.CharField(
@@ -267,6 +269,11 @@ class DeploymentForm(ConstrainedForm):
             "allow_remote_media": "Allow image URLs",
         }
         help_texts = {"allow_remote_media": "The provider downloads the images.", "api_key_env": ""}
+        widgets = {"upstream_model": UpstreamModelInput}
+
+    class Media:
+        css = {"all": ["chatapi/upstream_models.css"]}
+        js = ["chatapi/upstream_models.js"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -279,6 +286,8 @@ class DeploymentForm(ConstrainedForm):
             self.initial.setdefault("engine", Engine.OPENAI_COMPATIBLE)
         if "api_key" in self.fields:  # people who may only view have no fields
             self._say_what_is_stored()
+        if "upstream_model" in self.fields:
+            self.fields["upstream_model"].widget.deployment_id = self.instance.pk
 
     def _say_what_is_stored(self) -> None:
         key = upstream_keys.entered(self.instance)
@@ -294,14 +303,25 @@ class DeploymentForm(ConstrainedForm):
     def clean(self) -> dict[str, Any]:
         """Refuse two sources of a key; write the timeouts, and the removal of a key, into the row."""
         data = self.cleaned_data
-        if data.get("api_key") and (data.get("api_key_env") or data.get("removes_api_key")):
+        known = data | self.kept()
+        if data.get("api_key") and (known.get("api_key_env") or data.get("removes_api_key")):
             self.add_error(
                 "api_key", "Enter a key, name a variable or remove the stored key: only one of these."
             )
         if data.get("removes_api_key"):
             self.instance.encrypted_api_key = None
-        self.instance.timeouts = {name: data[name] for name in TIMEOUTS if data.get(name) is not None}
+        # The others are those of the row: another person may have changed them meanwhile.
+        ours = [name for name in TIMEOUTS if self.instance._state.adding or name in self.changed_data]
+        found = self.instance.timeouts if isinstance(self.instance.timeouts, dict) else {}
+        timeouts = {**found, **{name: data.get(name) for name in ours}}
+        self.instance.timeouts = {name: timeouts[name] for name in TIMEOUTS if timeouts.get(name) is not None}
         return data
+
+    def changed_columns(self) -> set[str]:
+        """Add the columns that fields of other names change."""
+        columns = super().changed_columns()
+        columns |= {"timeouts"} if {*TIMEOUTS} & {*self.changed_data} else set()
+        return columns | ({"encrypted_api_key"} if self.cleaned_data.get("removes_api_key") else set())
 
     def _save_m2m(self) -> None:
         super()._save_m2m()  # type: ignore[misc]  # django-stubs leave this hook out

@@ -7,7 +7,6 @@ catalog's.
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.messages import ERROR, SUCCESS
 from django.db.models import QuerySet
@@ -255,13 +254,10 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     # ---- its secrets
 
-    def save_model(
-        self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool
-    ) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Keep a new key's secret in this request only."""
         if change:
-            # Only these columns: a rotation or a person with more rights may have changed others meanwhile.
-            obj.save(update_fields=[name for name in KeyForm.Meta.fields if name in form.cleaned_data])
+            form.save_changes()
         else:
             obj.secret = keys.issue(obj)
 

@@ -15,7 +15,7 @@ from unfold.widgets import (
 
 from accounts import access, roles
 from accounts.models import APIKey, KeyScope
-from accounts.pages.admin_mixins import check_year
+from accounts.pages.admin_mixins import OwnChangesForm, check_year
 from accounts.pages.allowed_ips_field import EXAMPLE, AllowedIPsField
 from chatapi.catalog import sandbox_last
 from chatapi.models import ServedModel
@@ -37,7 +37,7 @@ KEY_CHANGED = (
 )
 
 
-class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class KeyForm(OwnChangesForm):
     """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(

@@ -139,8 +139,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
-            # Only these columns: `OwnChangesForm` leaves the others to other people.
-            obj.save(update_fields=form.changed_data)
+            form.save_changes()
         else:
             obj.save()
             Project.objects.create(organization=obj, name=form.cleaned_data["project"])

@@ -9,14 +9,14 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.models import RateLimit
-from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin
+from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin, OwnChangesForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.key_forms import model_choices
 from usage.pages.filters import words
 from usage.pages.forms import EACH, END_USERS, end_user_field, named_end_user
 
 
-class RateLimitForm(ConstrainedForm):
+class RateLimitForm(OwnChangesForm, ConstrainedForm):
     """A limit. Its model is chosen from a list: a limit of an unknown model would limit nothing."""
 
     end_user_name = end_user_field()
@@ -43,8 +43,13 @@ class RateLimitForm(ConstrainedForm):
         data = self.cleaned_data
         project = data.get("project")
         if person := named_end_user(project, data.get("end_user_name"), is_each=data.get("each_end_user")):
-            self.instance.end_user, data["project"] = person, None
+            self.instance.end_user, self.instance.project, data["project"] = person, None, None
         return data
+
+    def changed_columns(self) -> set[str]:
+        """Add the owner that the name of an end user chooses."""
+        named = {"end_user", "project"} if "end_user_name" in self.changed_data else set()
+        return super().changed_columns() | named
 
 
 def _number(name: str) -> Any:

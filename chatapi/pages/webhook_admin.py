@@ -136,8 +136,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Keep a new endpoint's secret in this request only."""
         if change:
-            # Only these columns: the secret may have been rotated since the form was opened.
-            obj.save(update_fields=ServiceEndpointForm.Meta.fields)
+            form.save_changes()
             return
         obj.secret = webhooks.add(obj)
         if obj.secret is None:

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest
 
+from accounts.pages.admin_mixins import OwnChangesForm
 from chatapi.notifications import backlog, queue, webhooks
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from usage.database.clock import database_now
@@ -22,7 +23,7 @@ def choices_of(kinds: Iterable[EventKind]) -> list[tuple[str, str]]:
     return [(kind.value, f"{kind.label} ({kind.value})") for kind in kinds]
 
 
-class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class EndpointForm(OwnChangesForm):
     """The URL of an organization's endpoint, and the kinds of events that it gets."""
 
     url = forms.CharField(

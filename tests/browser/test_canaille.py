@@ -37,7 +37,6 @@ DATABASE_URI = "sqlite:///{folder}/canaille.sqlite"
 
 [CANAILLE_OIDC]
 DYNAMIC_CLIENT_REGISTRATION_OPEN = true
-REQUIRE_NONCE = false
 
 [CANAILLE_HYPERCORN]
 BIND = ["127.0.0.1:{port}"]

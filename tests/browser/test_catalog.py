@@ -74,6 +74,35 @@ def test_what_was_imported_is_tested_with_one_token(
     expect(result.locator("dl")).to_contain_text("7 in, 1 out")
 
 
+def test_a_new_models_upstream_lists_its_models_and_a_click_fills_the_form_in(
+    page: Page, imported: str, installation: Installation
+) -> None:
+    page.goto(f"{installation.url}/admin/chatapi/servedmodel/add/")
+    page.get_by_role("button", name="List its models").click()
+    chooser = page.locator(".upstream-model:has(#id_deployments-0-upstream_model)")
+    status = chooser.locator("[role=status]")
+    expect(status).to_contain_text("The base URL '' must be a URL")
+    page.locator("[name=deployments-0-base_url]").fill(f"{installation.upstream_url}/v1/wrong")
+    page.get_by_role("button", name="List its models").click()
+    expect(status).to_have_text("It has no list of models (404). Does the base URL end in /v1?")
+    page.locator("[name=deployments-0-base_url]").fill(f"{installation.upstream_url}/v1")
+    page.get_by_role("button", name="List its models").click()
+    expect(status).to_have_text(re.compile(r"^\d+ models?:$"))
+    field = page.locator("[name=deployments-0-upstream_model]")
+    field.press_sequentially("FAK")
+    expect(chooser.locator(".names button:visible")).to_have_text(["fake"])
+    chooser.get_by_role("button", name="fake", exact=True).click()
+    expect(field).to_have_value("fake")
+    expect(page.locator("[name=id]")).to_have_value("fake")
+    expect(status).to_have_text("fake is chosen.")
+    page.locator("[name=deployments-0-name]").fill("listed")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.goto(f"{installation.url}/admin/chatapi/deployment/?q=listed")
+    page.get_by_role("link", name="Test fake by listed").click()
+    page.get_by_role("button", name="Test now").click()
+    expect(page.get_by_role("status")).to_contain_text("it works")
+
+
 def test_a_price_s_timeline_is_one_click_from_its_model(
     page: Page, imported: str, installation: Installation
 ) -> None:

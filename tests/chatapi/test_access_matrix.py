@@ -137,6 +137,7 @@ PAGES = {
     "catalog_import": (OPERATOR, OPERATOR),
     "catalog_export": (OPERATOR, None),
     "deployment_test": (OPERATOR, OPERATOR),
+    "upstream_models": (None, OPERATOR),
     "chatapi_servedmodel_import_file": (OPERATOR, OPERATOR),
     "chatapi_servedmodel_export_file": (OPERATOR, OPERATOR),
     "chatapi_servedmodel_show_prices": (OPERATOR, OPERATOR),

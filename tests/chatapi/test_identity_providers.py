@@ -21,7 +21,7 @@ from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
-from accounts.sign_in import email_addresses
+from accounts.sign_in import email_addresses, nonces
 from accounts.sign_in.adapters import SocialAccountAdapter
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console import sign_up
@@ -232,6 +232,45 @@ def test_a_stolen_answer_opens_nothing_in_another_browser(provider: Provider, ac
     answer = Client().get(provider.authorize(away.headers["location"], "12"))
     assert answer.status_code == 403
     assert not User.objects.exists()
+
+
+def asked_for(client: Client, row: IdentityProvider, query: str = "") -> dict[str, str]:
+    """Return the parameters of the authorization request."""
+    asked = urlsplit(client.get(path_of(row) + query).headers["location"]).query
+    return {name: values[-1] for name, values in parse_qs(asked).items()}
+
+
+def test_each_sign_in_has_a_nonce_and_a_code_challenge(provider: Provider, acme: Organization) -> None:
+    row, client = offer(acme, provider, "acme.example"), Client()
+    first, second = asked_for(client, row), asked_for(client, row, "?auth_params=nonce%3Dtheirs")
+    assert len(first["nonce"]) == len(second["nonce"]) == nonces.NONCE_CHARS
+    assert first["nonce"] != second["nonce"]
+    assert first["code_challenge_method"] == second["code_challenge_method"] == "S256"
+
+
+@pytest.mark.parametrize("nonce", ["&nonce=of-another-sign-in", ""])
+def test_an_id_token_without_the_nonce_of_the_sign_in_opens_nothing(
+    provider: Provider, acme: Organization, nonce: str
+) -> None:
+    row, client = offer(acme, provider, "acme.example", default_role="viewer"), Client()
+    provider.knows("12", email="erin@acme.example")
+    away = re.sub(r"&nonce=\w+", nonce, client.get(path_of(row)).headers["location"])
+    answer = client.get(provider.authorize(away, "12"))
+    assert answer.status_code == 403
+    assert "belongs to another sign-in" in answer.content.decode()
+    assert not User.objects.exists()
+
+
+def test_a_sign_in_that_an_older_release_began_ends_well(provider: Provider, acme: Organization) -> None:
+    row, client = offer(acme, provider, "acme.example", default_role="viewer"), Client()
+    provider.knows("12", email="erin@acme.example")
+    away = re.sub(r"&nonce=\w+", "", client.get(path_of(row)).headers["location"])
+    session = client.session
+    for state, *_ in session["socialaccount_states"].values():
+        del state["nonce"]
+    session.save()
+    client.get(provider.authorize(away, "12"))
+    assert who(client) == "erin@acme.example"
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])

@@ -11,12 +11,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
+from django.utils import timezone
 
 from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
-from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
+from accounts.models import APIKey, KeyScope, Member, Project, RateLimit, Role, ServiceAccount
 from chatapi.api.management import route
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
@@ -295,6 +296,29 @@ def test_an_admin_key_makes_none_with_more_rights(alice: Person, bob: Person) ->
     assert (
         refused(alice, "DELETE", f"{HERE}/admin_api_keys/{owners.pk}", status=403)[1] == "permission_denied"
     )
+
+
+def test_an_admin_key_does_not_outlive_the_key_that_makes_it(boss: Person) -> None:
+    soon = timezone.now().replace(microsecond=0) + timedelta(hours=1)
+    APIKey.objects.filter(pk=boss.api_key.pk).update(expires_at=soon)
+    path = f"{HERE}/admin_api_keys"
+    made = said(boss, "POST", path, {"name": "lent"})
+    assert made["expires_at"] == int(soon.timestamp())
+    assert (
+        said(boss, "POST", path, {"name": "short", "expires_in_seconds": 60})["expires_at"]
+        < made["expires_at"]
+    )
+    refusal = refused(boss, "POST", path, {"name": "long", "expires_in_seconds": 7_200})
+    assert refusal[0] == "expires_in_seconds"
+    assert not APIKey.objects.filter(name="long").exists()
+
+
+def test_a_key_that_only_manages_makes_keys_for_completions(boss: Person, research: str) -> None:
+    APIKey.objects.filter(pk=boss.api_key.pk).update(scopes=[KeyScope.MANAGEMENT])
+    account = said(boss, "POST", f"{research}/service_accounts", {"name": "ci"})
+    assert look_up(account["api_key"]["value"]).scopes == frozenset()
+    assert said(boss, "POST", f"{HERE}/admin_api_keys", {"name": "second"})["owner"]["role"] == "owner"
+    assert APIKey.objects.get(name="second").scopes == [KeyScope.MANAGEMENT]
 
 
 def test_a_key_for_some_models_makes_none_for_others(boss: Person, research: str) -> None:

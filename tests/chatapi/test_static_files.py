@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import http.client
 import re
+from pathlib import Path
 from urllib.parse import urljoin
 
 import httpx
@@ -164,3 +165,15 @@ def test_the_server_sends_streams_as_they_are_and_pages_and_files_compressed(
             head_only = connection.getresponse()
             assert (head_only.status, head_only.read()) == (200, b"")
             assert head_only.headers["content-length"] == sent.headers["content-length"]
+
+
+def test_the_admin_and_the_console_hide_the_same_zeros() -> None:
+    """Their style sheets repeat the rules, which a change must not reach in one of them only."""
+    begin, end = "/* Zeros at the end", ".zeros { display: none; }"
+    rules = []
+    for name in ("chatapi/admin.css", "console/console.css"):
+        text = Path(str(finders.find(name))).read_text()
+        start = text.index(begin)
+        rules.append(text[start : text.index(end, start)])
+    assert rules[0] == rules[1]
+    assert rules[0].count("td:nth-child") == 16

@@ -17,6 +17,8 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts import keys
 from accounts.models import APIKey, Organization
+from chatapi.doctor import failed_statements
+from chatapi.doctor.finding import Level
 from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
 from tests.usage.triggers import without_triggers
@@ -25,7 +27,19 @@ from usage.books.corrections import Correction
 from usage.books.prices import History
 from usage.database.group_commit import GroupCommit
 from usage.database.sql import fetch_all
-from usage.models import SPENT, DailyItem, Discount, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.models import (
+    SPENT,
+    DailyItem,
+    Discount,
+    Event,
+    EventKind,
+    HourlyUsage,
+    ItemizedDay,
+    Kind,
+    LedgerEntry,
+    Statement,
+)
+from usage.notifications import texts
 from usage.rollups import closing
 from usage.rollups.closed_days import midnight
 from usage.statements import document, issuing, itemizing, month_items, reading
@@ -378,12 +392,18 @@ def test_a_statement_that_disagrees_with_the_hourly_usage_is_not_issued(
     DailyItem.objects.filter(day__lt=FEBRUARY.first_day, amount_nanodollars__gt=0).update(
         amount_nanodollars=1
     )
-    for which in issuing.due():
+    for which in [*issuing.due(), *issuing.due()]:
         assert issuing.issue(which) is None
     assert "2026-01 of organization" in caplog.text
+    event = Event.objects.get(kind=EventKind.STATEMENT)
+    assert (event.organization, event.data["organization"]) == (None, key.project.organization.name)
+    assert texts.sentence(event).startswith("The statement 2026-01 of")
+    [finding] = failed_statements.check_statements()
+    assert (finding.level, finding.text) == (Level.WRONG, texts.sentence(event))
     call_command("rollup")
     close_all()
     assert Statement.objects.count() == 2
+    assert list(failed_statements.check_statements()) == []
     assert verify().differences == []
 
 
@@ -407,6 +427,7 @@ def test_a_statement_that_the_database_refuses_is_in_the_log(
     (line,) = (each.getMessage() for each in caplog.records if each.levelname == "ERROR")
     assert line.startswith(f"the statement 2026-01 of organization {due.organization_id} is not issued")
     assert "out of numbers" in line
+    assert Event.objects.get(kind=EventKind.STATEMENT).period == "2026-01"
 
 
 def test_the_housekeeping_issues_statements(transactional_db: None, key: APIKey) -> None:
@@ -440,6 +461,7 @@ def test_an_organization_whose_statement_fails_does_not_stop_the_others(
     async def issue() -> None:
         commits = GroupCommit()
         await housekeeping._issue_statements(commits)
+        await housekeeping._issue_statements(commits)
         await commits.close()
 
     asyncio.run(asyncio.wait_for(issue(), 60))
@@ -447,6 +469,8 @@ def test_an_organization_whose_statement_fails_does_not_stop_the_others(
     errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert errors
     assert set(errors) == {f"the statement 2026-01 of organization {owners[0]} is not issued"}
+    event = Event.objects.get(kind=EventKind.STATEMENT)
+    assert (event.subject, event.period) == (f"organization/{owners[0]}", "2026-01")
 
 
 # ---- never changed

@@ -24,6 +24,7 @@ class EventKind(models.TextChoices):
     DEPLOYMENT = "deployment.down", "Deployment down"
     DEPLOYMENT_UP = "deployment.up", "Deployment up again"
     LEDGER = "ledger_check.failed", "Ledger check failed"
+    STATEMENT = "statement.failed", "Statement not issued"
     TEST = "webhook.test", "Test of a webhook"
 
 
@@ -34,7 +35,9 @@ ENDS: Mapping[str, EventKind] = {
 }
 OUTAGES_KINDS = (*ENDS, *ENDS.values())
 # The kinds of the service: its operators get them, organizations do not.
-OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
+OPERATORS_KINDS = (
+    EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER, EventKind.STATEMENT,
+)  # fmt: skip
 TENANTS_KINDS = (
     EventKind.BUDGET, EventKind.CREDIT, EventKind.KEY, EventKind.SPEND, EventKind.FAILURES, EventKind.MODEL,
     EventKind.MODEL_UP, EventKind.ALERT,

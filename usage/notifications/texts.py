@@ -49,6 +49,9 @@ MEANINGS: Mapping[str, str] = {
     ),
     EventKind.DEPLOYMENT_UP: "A deployment that was down has answered a request.",
     EventKind.LEDGER: "A check of the books found differences. Once a day.",
+    EventKind.STATEMENT: (
+        "An organization's monthly statement can't be issued. Once for each organization and month."
+    ),
     EventKind.TEST: "Somebody sent it to try an endpoint.",
 }
 
@@ -129,6 +132,9 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     EventKind.LEDGER: lambda data: (
         f"The books have {data['differences']} difference{pluralize(data['differences'])}; run verifyledger. "
         f"{data['first_difference']}"
+    ),
+    EventKind.STATEMENT: lambda data: (
+        f"The statement {data['month']} of {data['organization']} can't be issued: {data['reason']}."
     ),
     EventKind.TEST: lambda _: "This is a test.",
 }

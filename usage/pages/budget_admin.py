@@ -16,7 +16,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
 from accounts.natural_order import NaturalOrder
-from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, ReadOnlyAdmin
+from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, OwnChangesForm, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
 from usage.formatting import moment
@@ -175,7 +175,7 @@ def _balance(row: Any) -> int:
     return int(row.credited_nanodollars - (row.spent_nanodollars or 0))
 
 
-class CreditForm(forms.ModelForm):  # type: ignore[type-arg]  # a subscript fails when it runs
+class CreditForm(OwnChangesForm):
     """Whether an organization is prepaid only."""
 
     def clean_is_required(self) -> bool:

@@ -10,7 +10,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 
 from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
-from accounts.pages.admin_mixins import RowSelect, check_year
+from accounts.pages.admin_mixins import OwnChangesForm, RowSelect, check_year
 from usage import pricing
 from usage.models import BudgetLimit, Discount, Generation, Scope
 from usage.models.budget_keys import LIMIT_PARTS, LimitKey
@@ -175,7 +175,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 _EACH = {Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS, Scope.PROJECT: Scope.PROJECT_END_USERS}
 
 
-class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class LimitForm(OwnChangesForm):
     """The amounts of an existing limit."""
 
     limit_nanodollars = USDField(label="Limit (USD)", required=False)
@@ -186,7 +186,7 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         fields = ["limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        check_some_limit(self.cleaned_data)
+        check_some_limit(self.cleaned_data | self.kept())
         return self.cleaned_data
 
 

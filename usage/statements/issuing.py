@@ -12,11 +12,13 @@ from django.db import IntegrityError, transaction
 from django.db.models import OuterRef, Subquery
 
 from accounts.models import Organization
+from usage.books import outbox
+from usage.books.outbox import NewEvent
 from usage.books.prices import History
 from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
 from usage.failpoints import failpoint
-from usage.models import DailyItem, LedgerSeal, Statement
+from usage.models import DailyItem, EventKind, LedgerSeal, Statement
 from usage.rollups.closed_days import midnight
 from usage.statements import document, itemizing, month_items
 from usage.statements.document import Facts, StatementDocument
@@ -51,8 +53,8 @@ def due(organization_id: int | None = None) -> list[Due]:
 
 
 def issue(which: Due) -> Statement | None:
-    """Issue the statement; None if another process has issued it, or, with an error in the log, if it
-    disagrees with the rollups or the database refuses it.
+    """Issue the statement; None if another process has issued it, or, with an error in the log and an event
+    for operators, if it disagrees with the rollups or the database refuses it.
 
     Any number of processes may call it at the same time, outside of transactions.
     """
@@ -63,11 +65,12 @@ def issue(which: Due) -> Statement | None:
         made = _closed_document(which, total.requests)
     charged = made.totals.charged.nanodollars
     if charged != total.amount_nanodollars:
+        reason = f"its lines are {charged} n$, the hourly usage is {total.amount_nanodollars} n$"
         log.error(
-            "the statement %s of organization %s is not issued: its lines are %s n$, the hourly usage is "
-            "%s n$. Run verifyledger.",
-            *(which.month, which.organization_id, charged, total.amount_nanodollars),
+            "the statement %s of organization %s is not issued: %s. Run verifyledger.",
+            *(which.month, which.organization_id, reason),
         )
+        report_failure(which, f"{reason}; run verifyledger")
         return None
     content = document.encode(made)
     failpoint("statement.before_tx")
@@ -89,9 +92,25 @@ def issue(which: Due) -> Statement | None:
                 "the statement %s of organization %s is not issued: the database refuses it: %s",
                 *(which.month, which.organization_id, error),
             )
+            report_failure(which, "the database refuses it, as the reaper's log says")
         return None
     failpoint("statement.after_commit")
     return row
+
+
+def report_failure(which: Due, reason: str) -> None:
+    """Write the event of a statement that can't be issued, unless operators have the one of this month."""
+    organization = Organization.objects.get(pk=which.organization_id)
+    data = {
+        "organization_id": str(organization.pk),
+        "organization": organization.name,
+        "month": str(which.month),
+        "reason": reason,
+    }
+    subject = f"organization/{organization.pk}"
+    event = NewEvent(EventKind.STATEMENT, None, subject, str(which.month), "", data)
+    with transaction.atomic():
+        outbox.write(database_now(), [event])
 
 
 def _is_issued(which: Due) -> bool:

@@ -212,8 +212,9 @@ class AdminKeys(ManagementRoute):
         "POST": ManagementOperation(
             "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=bodies.AdminKeyBody,
-            description="It has the project, the role and the scopes of the calling key, and its IP "
-            "addresses or those of them that `allowed_ips` names. `value`, its secret, is shown only now.",
+            description="It has the project, role, scopes and models of the calling key, its IP addresses or "
+            "those of them that `allowed_ips` names, and ends with it at the latest. `value`, its secret, is "
+            "shown only now.",
         ),
     }  # fmt: skip
 
@@ -230,6 +231,10 @@ class AdminKeys(ManagementRoute):
         caller, sent = caller_of(request), self.body(request)
         own_ips = caller.allowed_ips
         refuse_more(_unexpired(access.managed_by(caller, _admin_keys())), "admin keys")
+        own_end, wanted_end = access.own_key(caller).expires_at, expiry(sent.expires_in_seconds)
+        # Else a key that was lent for a day could lend itself for ever.
+        if own_end is not None and wanted_end is not None and wanted_end > own_end:
+            refuse("an admin key can't outlive the key that makes it.", "expires_in_seconds")
         row = APIKey(
             project_id=caller.project_id,
             name=sent.name,
@@ -238,7 +243,7 @@ class AdminKeys(ManagementRoute):
             scopes=sorted(caller.scopes),
             allowed_models=sorted(caller.allowed_models),
             allowed_ips=[str(each) for each in own_ips] if sent.allowed_ips is None else sent.allowed_ips,
-            expires_at=expiry(sent.expires_in_seconds),
+            expires_at=wanted_end or own_end,
         )
         row.clean()  # normalizes the addresses
         new_ips = allowed_ips.networks(row.allowed_ips)

@@ -85,8 +85,12 @@ async def _issue(commits: GroupCommit, which: issuing.Due) -> bool:
     """Issue a statement. If that fails, it stays due, and other organizations get theirs."""
     try:
         return await commits.read(issuing.issue, which) is not None
-    except Exception:
+    except Exception as error:
         log.exception("the statement %s of organization %s is not issued", which.month, which.organization_id)
+        # While the database is away, nothing is wrong with the statement, and no event can be written.
+        if not isinstance(error, DatabaseUnavailable):
+            reason = f"{type(error).__name__}, which the reaper's log explains"
+            await commits.read(issuing.report_failure, which, reason)
         return False
 
 

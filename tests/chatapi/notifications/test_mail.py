@@ -365,6 +365,10 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
         {"differences": 2, "first_difference": "Budget key/1 has 5, its entries have 4."},
         "The books have 2 differences; run verifyledger. Budget key/1 has 5, its entries have 4.",
     ),
+    EventKind.STATEMENT: (
+        {"organization_id": "7", "organization": "Acme", "month": "2026-10", "reason": "its lines are 5 n$"},
+        "The statement 2026-10 of Acme can't be issued: its lines are 5 n$.",
+    ),
 }
 
 
