@@ -138,7 +138,9 @@ def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> 
     check_attempts(attempts.count_mail, address, client_network(request))
     sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
     url = absolute_url(request, _path(sender, member.user))
-    return mail.send("invitation", address, url=url, member=member, sender=sender_named(sender))
+    return mail.send(
+        "invitation", address, url=url, member=member, sender=sender_named(sender), host=mail.host(request)
+    )
 
 
 def confirms_address(token: str) -> bool:

@@ -134,6 +134,9 @@ def change(now: float | None, before: float | None) -> Change | None:
         return Change("±0 %", "same")
     if before == 0:
         return Change("from 0", "up" if now > 0 else "down")
+    if now > 10 * before:
+        # Such as a period that is mostly before the first request: its percentage has no meaning.
+        return Change("more than tenfold", "up")
     percent = 100 * (now - before) / before
     if abs(percent) < 0.5:
         return Change("±0 %", "same")

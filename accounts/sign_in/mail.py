@@ -32,7 +32,9 @@ def send(template: str, to: str, **context: Any) -> bool:
     days = settings.PASSWORD_RESET_TIMEOUT // 86_400
     subject, _, body = render_to_string(f"mail/{template}.txt", context | {"days": days}).partition("\n")
     try:
-        EmailMessage(subject.strip(), f"{body.strip()}\n", to=[to]).send()
+        # Otherwise the notice of an absent person would answer.
+        headers = {"Auto-Submitted": "auto-generated"}
+        EmailMessage(subject.strip(), f"{body.strip()}\n", to=[to], headers=headers).send()
     except (SMTPException, OSError, ValueError) as error:  # the last one for an address that no mail can have
         log.warning("the mail %r was not sent: %s", template, kind_of(error))
         return False

@@ -1,8 +1,7 @@
 """Notifications: the organization's events, the person's choice of mail, and the limit of low credit."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,15 +11,15 @@ from django.contrib import messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.utils.timezone import localdate
 from django.views.decorators.http import require_http_methods
 
 from accounts import access
 from chatapi.console.tenancy import Console, page, render
+from chatapi.notifications import event_links
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery
 from usage.books import credit
-from usage.models import CHOSEN_KINDS, TENANTS_KINDS, Credit, Event, EventKind, Scope
+from usage.models import CHOSEN_KINDS, TENANTS_KINDS, Credit, Event, EventKind
 from usage.notifications import texts
 from usage.pages.filters import Chip, choice_field
 from usage.pages.forms import USDField
@@ -100,6 +99,7 @@ def _show(
 def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     kind, before = form.cleaned_data["kind"], form.cleaned_data["before"]
     rows = access.belonging_to(console.organization.pk, Event.objects.exclude(kind=EventKind.TEST))
+    rows = rows.select_related("organization")
     if kind:
         rows = rows.filter(kind=kind)
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])
@@ -122,51 +122,11 @@ def own_sentence(console: Console, event: Event) -> str:
     return texts.sentence(event).replace(f"{console.organization} / ", "", 1)
 
 
-def _budget_url(console: Console, event: Event) -> str:
-    scope, scope_id = event.data["scope"], event.data["scope_id"]
-    if scope == Scope.API_KEY:
-        return console.url("key", scope_id)
-    return console.url("budgets", project=scope_id if scope == Scope.PROJECT else "")
-
-
-def _credit_url(console: Console, _: Event) -> str:
-    return console.url("credit") if console.shows_credit else ""
-
-
-def _spend_url(console: Console, event: Event) -> str:
-    day = localdate(event.created_at)
-    return console.url("overview", start=day, end=day, group="key")
-
-
-def _alert_url(console: Console, event: Event) -> str:
-    return console.url("budgets", project=event.data["project_id"])
-
-
-def _failures_url(console: Console, event: Event) -> str:
-    first = localdate(datetime.fromisoformat(event.data["since"]))
-    return console.url("overview", start=first, end=localdate(event.created_at), group="error")
-
-
-def _model_url(console: Console, event: Event) -> str:
-    return console.url("usage", model=event.data["model"])
-
-
-_URLS: Mapping[str, Callable[[Console, Event], str]] = {
-    EventKind.BUDGET: _budget_url,
-    EventKind.CREDIT: _credit_url,
-    EventKind.KEY: lambda console, event: console.url("key", event.data["key_id"]),
-    EventKind.SPEND: _spend_url,
-    EventKind.ALERT: _alert_url,
-    EventKind.FAILURES: _failures_url,
-    EventKind.MODEL: _model_url,
-    EventKind.MODEL_UP: _model_url,
-}
-
-
 def _url(console: Console, event: Event) -> str:
     """Return the URL of the page about the event's subject; empty if there is none."""
-    find = _URLS.get(event.kind)
-    return find(console, event) if find else ""
+    if event.kind == EventKind.CREDIT and not console.shows_credit:
+        return ""
+    return event_links.path(event)
 
 
 def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:

@@ -48,7 +48,7 @@ def charts(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) 
             "Error rate", share(whole.failed_requests, whole.requests), buckets,
             [Layer("failed", "colour-bad", [_permyriad(each.totals) for each in columns])],
             lambda value: rate(value, 10_000),
-            lambda value: share(value, 10_000),
+            lambda value: share(value, 10_000) if value <= 10_000 else "",
         ),
         draw(
             "Time to first token", _typical(firsts, duration), buckets,

@@ -2,6 +2,7 @@
 
 import smtplib
 import time
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -9,9 +10,13 @@ from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
 from accounts.sign_in.mail import kind_of
+from chatapi.notifications import event_links
 from chatapi.notifications.queue import Attempt
 from usage.models import Event, EventKind
 from usage.notifications import texts
+
+# The kinds whose sentence names a day or a month of the organization.
+_OF_PERIODS = {EventKind.BUDGET, EventKind.SPEND, EventKind.ALERT}
 
 
 def send(event: Event, person: User) -> Attempt:
@@ -30,15 +35,13 @@ def send(event: Event, person: User) -> Attempt:
 
 def message(event: Event, person: User) -> EmailMessage:
     """Return the mail; its Message-ID is the same in each attempt."""
-    place = event.organization.name if event.organization else "the service"
-    # During an update, an event may be of a kind that only the newer release can explain.
-    meaning = f"{texts.MEANINGS[event.kind]}\n\n" if event.kind in texts.MEANINGS else ""
-    text = f"{texts.sentence(event)}\n\n{meaning}--\nYou get this mail because {_reason(event)}\n"
+    service = urlsplit(settings.PUBLIC_URL).netloc or "the service"
+    place = event.organization.name if event.organization else service
     sender = settings.DEFAULT_FROM_EMAIL
     domain = sender.rpartition("@")[2].rstrip(">")
     return EmailMessage(
-        subject=f"{event.data.get('subject_prefix', '')} {event.get_kind_display()}: {place}".lstrip(),
-        body=text,
+        subject=f"{event.data.get('subject_prefix', '')} {texts.title(event, place)}".lstrip(),
+        body=_body(event),
         from_email=sender,
         to=[person.email],
         headers={
@@ -48,10 +51,24 @@ def message(event: Event, person: User) -> EmailMessage:
     )
 
 
+def _body(event: Event) -> str:
+    parts = [texts.sentence(event)]
+    if path := settings.PUBLIC_URL and event_links.path(event):
+        parts.append(f"See {settings.PUBLIC_URL}{path}")
+    # During an update, an event may be of a kind that only the newer release can explain.
+    if event.kind in texts.MEANINGS:
+        zone = event.organization.time_zone if event.organization and event.kind in _OF_PERIODS else ""
+        periods = f" Days and months follow the time zone {zone}." if zone else ""
+        parts.append(f"{texts.MEANINGS[event.kind]}{periods}")
+    parts.append(f"--\nYou get this mail because {_reason(event)}")
+    return "\n\n".join(parts) + "\n"
+
+
 def _reason(event: Event) -> str:
     """Return why the person gets the mail, and where that is changed."""
-    if event.kind == EventKind.ALERT:
-        return f"a spend alert names you.\nOwners and admins change it {_where(event)}"
+    if event.kind == EventKind.ALERT and event.organization:
+        alert = f"a spend alert of {event.organization.name} names you"
+        return f"{alert}.\nOwners and admins change it {_where(event)}"
     role = f"a member of {event.organization.name}" if event.organization else "an operator"
     kind = event.get_kind_display()
     return f'you are {role}, and get mail of the kind "{kind}".\nSwitch it off {_where(event)}'

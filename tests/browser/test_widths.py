@@ -1,6 +1,7 @@
 """No list loses a column, on a small laptop or on a phone, with names of any length."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +114,47 @@ def test_no_list_loses_a_column(page: Page, installation: Installation, running:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         lost[path] = page.evaluate(CUT)
     assert {path: cells for path, cells in lost.items() if cells} == {}
+
+
+BUSY_KEY = """
+from accounts.models import APIKey
+print(APIKey.objects.get(name="produktionsschluessel_des_chatbots").pk)
+"""
+MILLIONS = """(cells) => cells.forEach((cell) => { cell.textContent = "$2,260,352.263460000"; })"""
+LINES = """(element) => {
+  const text = document.createRange();
+  text.selectNodeContents(element);
+  return text.getClientRects().length;
+}"""
+
+
+def test_budgets_of_a_key_are_not_cut_where_millions_are_spent(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/accounts/apikey/{installation.shell(BUSY_KEY)}/change/")
+    budgets = page.get_by_role("region", name="Table of budgets")
+    budgets.locator("tbody td.num:nth-child(2)").evaluate_all(MILLIONS)
+    assert budgets.evaluate("(region) => region.scrollWidth <= region.clientWidth")
+
+
+def test_sums_of_a_statement_have_one_line_on_a_phone(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/console/{installation.shell(HOME)}/statements")
+    page.get_by_role("main").get_by_role("link", name=re.compile(r"20\d\d")).first.click()
+    sums = page.locator("tr.project td.num")
+    sums.evaluate_all(MILLIONS)
+    assert [each.evaluate(LINES) for each in sums.all()] == [1]
+
+
+def test_an_address_breaks_at_its_sign_first(page: Page, installation: Installation, client: OpenAI) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/console/{installation.shell(HOME)}/members")
+    cell = page.locator("td[data-label=E-mail]", has_text="margarethe")
+    expect(cell).to_have_text("margarethe.von.hohenstein@subsidiary.example.com")
+    assert cell.inner_html().count("@<wbr>") == 1
 
 
 LONG_END_USER = "customer-" + "7f3a9c" * 19

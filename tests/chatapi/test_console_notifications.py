@@ -41,7 +41,7 @@ def write(person: Person, number: int) -> None:
 def test_an_organization_without_events_reads_what_becomes_one(alice: Person) -> None:
     shown = text(client_of(alice.user).get(url(alice, "notifications")))
     assert "Nothing has happened yet." in shown
-    assert "An API key expires in 7 days" in shown
+    assert "An API key expires within 7 days" in shown
 
 
 def test_events_are_listed_by_pages_and_filtered_by_kind(alice: Person, charlie: Person) -> None:
@@ -102,12 +102,12 @@ def test_amounts_are_rounded_and_periods_have_names(alice: Person) -> None:
         (
             EventKind.CREDIT,
             {"balance_usd": "-0.5", "threshold_usd": "5"},
-            "-$0.50 of credit is left, less than $5.00.",
+            "The prepaid balance is -$0.50, a debt. Its threshold is $5.00.",
         ),
         (
             EventKind.SPEND,
             {"spent_usd": "2500000.123", "usual_usd": "1000000.5"},
-            "This day has cost $2,500,000.12 so far. The second highest of the 14 days before cost"
+            "2 November 2026 has cost $2,500,000.12 so far. The second highest of the 14 days before cost"
             " $1,000,000.50.",
         ),
     ],
@@ -115,7 +115,7 @@ def test_amounts_are_rounded_and_periods_have_names(alice: Person) -> None:
 def test_debts_and_more_than_a_price_can_be_are_amounts_of_sentences(
     kind: EventKind, data: dict[str, str], said: str
 ) -> None:
-    assert sentence(Event(kind=kind, data=data)) == said
+    assert sentence(Event(kind=kind, period="2026-11-02", data=data)) == said
 
 
 @pytest.mark.parametrize(

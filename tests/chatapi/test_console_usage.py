@@ -53,6 +53,13 @@ def number(page: Any, title: str) -> str:
 # ---- usage over time
 
 
+def test_no_line_of_the_error_rate_is_above_all_requests(alice: Person) -> None:
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_timeout", first_token_ms=None, last_token_ms=None)
+    page = client_of(alice.user).get(url(alice, "usage?days=1"))
+    (trend,) = [each for each in page.context["trends"] if each.title == "Error rate"]
+    assert [mark.text for mark in trend.heights] == ["50 %", "100 %"]
+
+
 def test_it_shows_requests_errors_and_speed(alice: Person, charlie: Person) -> None:
     for first_ms in (100, 200, 300):
         run(alice, first_token_ms=first_ms, last_token_ms=first_ms + 1_000, tokens=Tokens(10, 51))

@@ -413,7 +413,7 @@ def test_no_mail_sets_a_password_that_is_not_enough(
     required: IdentityProvider, mailing: None, mailoutbox: list[Any]
 ) -> None:
     Client().post("/console/password/forgotten", {"email": "bob@acme.example"})
-    assert mailoutbox[0].subject == "There is no account with your address"
+    assert mailoutbox[0].subject == "No account at testserver has your address"
 
 
 def test_an_older_link_to_sign_up_leads_to_the_provider(

@@ -33,6 +33,8 @@ def test_an_invitation_is_mailed_and_confirms_the_address(
     assert "The invitation was mailed to erin@acme.example" in shown.content.decode()
     (mail,) = mailoutbox
     assert "Alice Adams invites you to Acme as viewer." in str(mail.body)
+    assert "Your user name at testserver is erin@acme.example." in str(mail.body)
+    assert mail.extra_headers["Auto-Submitted"] == "auto-generated"
     (copied,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
     assert copied != link_in(mail)
     visitor = Client()

@@ -442,9 +442,9 @@ def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(
         "this key small 60 requests per minute its project all together 2,000 tokens per day,"
         " 1 concurrent request its organization all together 0 concurrent requests Budgets" in shown
     )
-    assert "this key this month $0.00024 $0.00 $5.00" in shown
-    assert "this key total $0.00024 $0.00 none" in shown
-    assert "its project this day $0.00024 $0.00 $1.00" in shown
+    assert "this key, this month 0 % $0.00024 $0.00 $5.00" in shown
+    assert "this key, total $0.00024 $0.00 none" in shown
+    assert "its project, this day 0 % $0.00024 $0.00 $1.00" in shown
 
 
 @pytest.mark.parametrize("path", ["/admin/accounts/ratelimit/add/", "/admin/usage/budgetlimit/add/"])

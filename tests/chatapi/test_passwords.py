@@ -49,7 +49,7 @@ def test_a_mailed_link_sets_another_password_once(mailoutbox: list[EmailMessage]
     with_password(alice.user, email="alice@acme.example")
     Client().post(FORGOTTEN, {"email": "Alice@Acme.example"})
     (mail,) = mailoutbox
-    assert "User alice chooses it here" in str(mail.body)
+    assert "Choose it for the user name alice here:" in str(mail.body)
     visitor, link = Client(), link_in(mail)
     choose(visitor, link)
     assert who(visitor) == ""
@@ -102,8 +102,8 @@ def test_a_stranger_does_not_learn_whose_addresses_are_known(
     ]
     assert pages[0] == pages[1]
     assert [mail.subject for mail in mailoutbox] == [
-        "Choose another password",
-        "There is no account with your address",
+        "Choose another password for testserver",
+        "No account at testserver has your address",
     ]
 
 
@@ -114,7 +114,7 @@ def test_a_confirmed_address_is_its_owners_alone(
     confirmed(alice, "alice@acme.example")
     with_password(charlie.user, email="alice@acme.example")
     Client().post(FORGOTTEN, {"email": "alice@acme.example"})
-    assert re.findall(r"User (\S+) chooses", str(mailoutbox[0].body)) == ["alice"]
+    assert re.findall(r"user name (\S+) here", str(mailoutbox[0].body)) == ["alice"]
     assert sign_in(Client(), "alice@acme.example").status_code == 302
 
 
@@ -125,7 +125,7 @@ def test_an_address_that_an_operator_has_changed_opens_nothing(
     confirmed(alice, "alice@acme.example")
     User.objects.filter(pk=alice.user.pk).update(email="alice@new.example")
     Client().post(FORGOTTEN, {"email": "alice@acme.example"})
-    assert mailoutbox[0].subject == "There is no account with your address"
+    assert mailoutbox[0].subject == "No account at testserver has your address"
     client = Client()
     sign_in(client, "alice@acme.example")
     assert who(client) == ""
@@ -157,7 +157,7 @@ def test_an_address_that_only_looks_alike_gets_no_link(
     with_password(alice.user, email=typed.replace("\u0131", "i").replace("\u017f", "s"))
     Client().post(FORGOTTEN, {"email": typed})
     (mail,) = mailoutbox
-    assert mail.subject == "There is no account with your address"
+    assert mail.subject == "No account at testserver has your address"
 
 
 @pytest.mark.usefixtures("mailing")
@@ -332,7 +332,7 @@ def test_an_address_that_was_given_up_is_free_for_its_next_owner(
     client.post(link_in(mailoutbox.pop()))
     assert who(client) == "dora@acme.example"
     Client().post("/console/sign-up", {"email": "desk@acme.example"})
-    assert mailoutbox[0].subject == "Confirm your address"
+    assert mailoutbox[0].subject == "Confirm your address for testserver"
     Client().post(link_in(mailoutbox[0]), {"password": password, "name": "Desk"})
     for name in ("dora@acme.example", "desk@acme.example"):
         visitor = Client()
@@ -395,7 +395,7 @@ def test_somebody_elses_address_is_not_taken(
     sign_in(client, with_password(alice.user).username)
     client.post("/console/account/again/password", {"password": PASSWORD})
     client.post("/console/account/address", {"email": "bob@acme.example"})
-    assert mailoutbox[0].subject == "You have an account already"
+    assert mailoutbox[0].subject == "You have an account at testserver already"
 
 
 def test_a_password_is_changed_with_the_one_before_and_ends_other_sessions(alice: Person) -> None:

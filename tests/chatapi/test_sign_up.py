@@ -86,7 +86,7 @@ def test_a_known_address_gets_the_same_page_and_another_mail(
     ]
     assert pages[0] == pages[1]
     known, unknown = mailoutbox
-    assert known.subject == "You have an account already"
+    assert known.subject == "You have an account at testserver already"
     assert link_in(known) == "/console/password/forgotten"
     assert link_in(unknown).startswith(f"{PATH}/")
 

@@ -1,5 +1,6 @@
 """The operator's pages about credit, discounts and limits."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -30,6 +31,19 @@ def test_grants_are_in_the_ledger_with_their_reason(root: Client, alice: Person)
     page = root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/")
     assert "&lt;b&gt;invoice&lt;/b&gt; 17" in page.content.decode()
     assert "pay_1" in text(page)
+
+
+def test_a_long_list_links_the_pages_that_there_are(root: Client, alice: Person) -> None:
+    def links(page: int) -> list[str]:
+        return re.findall(
+            r">(Previous|Next)<", root.get(f"/admin/usage/ledgerentry/?p={page}").content.decode()
+        )
+
+    credit.grant(alice.project.organization, 1, Note("invoice", "alice"))
+    assert links(1) == []
+    for _ in range(60):
+        credit.grant(alice.project.organization, 1, Note("invoice", "alice"))
+    assert [links(page) for page in (1, 2, 3)] == [["Next"], ["Previous", "Next"], ["Previous"]]
 
 
 def test_a_generation_shows_its_corrections(root: Client, alice: Person) -> None:

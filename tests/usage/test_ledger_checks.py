@@ -18,6 +18,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from chatapi.worker.reaper import housekeeping
+from tests.admin_pages import text
 from tests.cast import Person, admit, run
 from usage import insights
 from usage.database.clock import database_now
@@ -320,6 +321,16 @@ def test_the_overview_shows_the_result_of_the_last_check(
     shown = " ".join(shown[: shown.index("</dd>")].split())  # as a browser shows the template's line breaks
     assert said in shown
     assert (str(WRONG) in shown) is bool(differences)
+
+
+@pytest.mark.parametrize(("bound", "said"), [(3, "2 entries wait"), (2, "2 or more entries wait")])
+def test_the_overview_counts_unsealed_entries_up_to_a_bound(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, bound: int, said: str
+) -> None:
+    monkeypatch.setattr("usage.insights.service_health.MAX_UNSEALED", bound)
+    for _ in range(2):
+        run(alice)
+    assert f"Ledger last sealed never ({said})" in text(root.get("/admin/"))
 
 
 def check_budgets() -> list[str]:

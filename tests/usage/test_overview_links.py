@@ -21,7 +21,7 @@ from tests.cast import PRICE, Person, admit, run
 from usage.books import ledger, prices
 from usage.books.settlement import Attempt
 from usage.database.clock import database_now, hour_of
-from usage.formatting import Change
+from usage.formatting import Change, change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.pages.overview import MAX_COLUMNS
 
@@ -260,6 +260,15 @@ def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -
     assert 'name="deployment"' not in client.get("/admin/requests/").content.decode()
     for path in ("/admin/requests/", "/admin/requests/export.csv"):
         assert client.get(f"{path}?deployment=sandbox").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("now", "said"), [(90, "−10 %"), (100, "±0 %"), (1_000, "+900 %"), (1_976_431, "more than tenfold")]
+)
+def test_a_change_is_a_percentage_while_that_has_a_meaning(now: int, said: str) -> None:
+    shown = change(now, 100)
+    assert shown is not None
+    assert shown.text == said
 
 
 def test_both_percentiles_are_compared_with_the_period_before(root: Client, alice: Person) -> None:

@@ -115,8 +115,7 @@ def test_a_change_needs_something_to_compare_with() -> None:
     assert formatting.change(110, 100) == formatting.Change("+10 %", "up")
     assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
     assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
-    assert formatting.change(3_000, 100) == formatting.Change("+2,900 %", "up")
-    assert formatting.change(300_000, 100) == formatting.Change("+299,900 %", "up")
+    assert formatting.change(3_000, 100) == formatting.Change("more than tenfold", "up")
     # More was given back than was spent, and then something was spent.
     assert formatting.change(100, -100) is None
     assert formatting.change(-100, 100) == formatting.Change("−200 %", "down")

@@ -54,6 +54,11 @@ class Health:
     last_check: LastCheck | None
     """None if the books were never checked."""
 
+    @property
+    def has_more_unsealed(self) -> bool:
+        """Return whether more entries than `unsealed_entries` may have no seal."""
+        return self.unsealed_entries >= MAX_UNSEALED
+
 
 # Entries are counted up to a bound only: without it a long pause of the sealing would make this slow. The
 # index of hours begins with the organization. An old difference stays, because later checks look at recent

@@ -57,14 +57,15 @@ def draw(
     to_mark: Callable[[int], str] | None = None,
 ) -> Trend:
     """Return the chart; the first layer is the rearmost. Numbers have the texts of `to_text`, grid lines
-    those of `to_mark`, if there is one.
+    those of `to_mark`, if there is one; a number with an empty text has no line.
     """
     highest = max((value or 0 for layer in layers for value in layer.values), default=0)
     step, top = scale(highest)
     every = step if top <= 3 * step else 2 * step
     # At most three grid lines, because the chart is only half as high as a large one.
     mark = to_mark or to_text
-    heights = [Mark(percent(100 - 100 * at / top), mark(at)) for at in range(every, top + 1, every)]
+    lines = [at for at in range(every, top + 1, every) if mark(at)]
+    heights = [Mark(percent(100 - 100 * at / top), mark(at)) for at in lines]
     columns = [_column(bucket, at, len(buckets), layers, top, to_text) for at, bucket in enumerate(buckets)]
     return Trend(title, whole, layers, columns, heights, times(buckets, _LABELS_COUNT))
 

@@ -38,8 +38,8 @@ def money(nanodollars: int | None) -> SafeString | str:
 
 @register.filter
 def breakable(name: str) -> SafeString:
-    """Return the name with a place for a line break after each slash and hyphen."""
-    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.split("(?<=[/-])", name)))
+    """Return the name with a place for a line break after each slash, hyphen and at sign."""
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.split("(?<=[/@-])", name)))
 
 
 @register.filter

@@ -70,5 +70,6 @@ def write_event(person: Person, now: datetime, kind: EventKind = EventKind.SPEND
         if kind == EventKind.SPEND
         else {"model": "small", "since": str(now)}
     )
-    outbox.write(now, [NewEvent(kind, pk, f"organization/{pk}", str(now), "", data)])
-    return Event.objects.get(organization=pk, kind=kind, period=str(now))
+    subject = f"organization/{pk} at {now}"
+    outbox.write(now, [NewEvent(kind, pk, subject, str(now.date()), "", data)])
+    return Event.objects.get(organization=pk, kind=kind, subject=subject)

@@ -59,9 +59,13 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     assert message["message-id"] == f"<{event.webhook_id}.{alice.user.pk}@example.com>"
     assert message["auto-submitted"] == "auto-generated"
     content = message.get_content()
-    assert content.startswith("This day has cost $8.10 so far.")
+    assert content.startswith(f"{now.day} {now:%B %Y} has cost $8.10 so far.")
+    home = f"https://chat.example.com/console/{alice.project.organization_id}"
+    day = now.date()
+    assert f"See {home}/overview?start={day}&end={day}&group=key" in content.splitlines()
+    assert "Days and months follow the time zone UTC." in content
     assert "You get this mail because you are a member of Acme" in content
-    assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in content
+    assert f"{home}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
 
 
@@ -276,6 +280,7 @@ def test_operators_get_mail_of_the_service(
     assert mailbox.receivers == ["root@example.com"]
     [message] = mailbox.messages
     content = message.get_content()
+    assert message["subject"] == "Deployment down: gpu-1 of small, the service"
     assert content.startswith("The deployment gpu-1 of small does not answer.")
     assert "because you are an operator" in content
     assert "http" not in content
@@ -318,6 +323,7 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
     ),
     EventKind.KEY: (
         {
+            "key_id": "12",
             "name": "Acme / default / chatbot",
             "redacted_value": "ck_live_2bIJ…",
             "expires_at": "2026-12-03T00:00:00+00:00",
@@ -328,7 +334,7 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
     ),
     EventKind.SPEND: (
         {"spent_usd": "8.1", "usual_usd": "4"},
-        "This day has cost $8.10 so far. The second highest of the 14 days before cost $4.00.",
+        "26 November 2026 has cost $8.10 so far. The second highest of the 14 days before cost $4.00.",
     ),
     EventKind.ALERT: (
         {
@@ -342,8 +348,8 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
         "The project chatbot has spent $80.00 in November 2026. Its spend alert is at $75.00.",
     ),
     EventKind.FAILURES: (
-        {"since": "2026-11-26T00:00:00+00:00", "requests": 40, "failed": 10},
-        "10 of 40 requests failed since 2026-11-26 00:00 UTC.",
+        {"since": "2026-11-26T00:00:00+00:00", "requests": 4_000, "failed": 1_000},
+        "1,000 of 4,000 requests failed since 2026-11-26 00:00 UTC.",
     ),
     EventKind.MODEL: (
         {"model": "small", "since": "2026-11-26T00:40:28+00:00"},
@@ -363,7 +369,8 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
     ),
     EventKind.LEDGER: (
         {"differences": 2, "first_difference": "Budget key/1 has 5, its entries have 4."},
-        "The books have 2 differences; run verifyledger. Budget key/1 has 5, its entries have 4.",
+        "The books have 2 differences, which manage.py verifyledger lists. The first one: Budget key/1 has"
+        " 5, its entries have 4.",
     ),
     EventKind.STATEMENT: (
         {"organization_id": "7", "organization": "Acme", "month": "2026-10", "reason": "its lines are 5 n$"},
@@ -374,7 +381,7 @@ SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
 
 def test_one_difference_is_not_differences() -> None:
     data = SENTENCES[EventKind.LEDGER][0] | {"differences": 1}
-    assert texts.sentence(Event(kind=EventKind.LEDGER, data=data)).startswith("The books have 1 difference;")
+    assert texts.sentence(Event(kind=EventKind.LEDGER, data=data)).startswith("The books have 1 difference, ")
 
 
 def test_each_kind_of_mail_has_its_sentence() -> None:
@@ -471,6 +478,32 @@ def test_thresholds_that_are_reached_at_once_are_one_mail_and_an_event_each(
     assert sentence.endswith(said)
     sent = [json.loads(each.body)["data"]["threshold"] for each in receiver.messages]
     assert sorted(sent) == sorted(thresholds)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "limit_usd", "said"),
+    [
+        ("50", 160, "50 % of its limit."),
+        (SOFT_LIMIT, 100, "has reached its warning."),
+        (
+            "100",
+            80,
+            "100 % of its limit. Its requests are refused until 1 December 2026, unless the limit is raised.",
+        ),
+        ("100", -80, "100 % of its warning."),
+    ],
+)
+def test_mail_of_a_budget_says_how_much_is_spent_and_what_follows(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, threshold: str, limit_usd: int, said: str
+) -> None:
+    has_signed_in(alice)
+    now = database_now()
+    reach(alice, now, threshold, limit_usd=limit_usd)
+    deliver(now)
+    [message] = mailbox.messages
+    title = "Budget warning reached" if threshold == SOFT_LIMIT else f"{threshold} % of a budget is spent"
+    assert message["subject"] == f"{title}: Acme / default / alice"
+    assert sentences(mailbox)[0].endswith(said)
 
 
 def test_a_threshold_that_is_reached_later_is_another_mail(

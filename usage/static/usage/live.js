@@ -106,7 +106,8 @@ function addUp() {
   if (!tokens) return;
   const sum = (name) => [...rows.values()].reduce((all, row) => all + (numbers.get(row)?.[name] ?? 0), 0);
   write(tokens, sum("tokens").toLocaleString("en"));
-  write(document.getElementById("live-cost"), dollars(sum("cost_nanodollars")));
+  const least = rows.size ? "≥ " : "";
+  write(document.getElementById("live-cost"), least + dollars(sum("cost_nanodollars")));
 }
 
 function dollars(nanodollars) {
