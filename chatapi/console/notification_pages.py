@@ -99,7 +99,7 @@ def _show(
 
 def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     kind, before = form.cleaned_data["kind"], form.cleaned_data["before"]
-    rows = access.belonging_to(console.organization.pk, Event.objects.exclude(kind=EventKind.TEST))
+    rows = console.rows(Event.objects.exclude(kind=EventKind.TEST))
     if kind:
         rows = rows.filter(kind=kind)
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])

@@ -173,16 +173,16 @@ async def test_a_visitor_that_comes_while_others_are_checked_is_not_sent_away() 
     async def slowly(sign_ins: Collection[SignIn]) -> Any:
         asked.set()
         await answer.wait()
-        return dict.fromkeys(sign_ins, (1,))
+        return dict.fromkeys(sign_ins, live.Sight((1,)))
 
     async with asyncio.timeout(5):
         viewers, (first, second) = (
             live_feed.OpenPages(slowly, 0.01),
             (SignIn(number, "session", "hash") for number in (1, 2)),
         )
-        looking = [asyncio.create_task(viewers.until_changed(first, (1,)))]
+        looking = [asyncio.create_task(viewers.until_changed(first, live.Sight((1,))))]
         await asked.wait()
-        looking.append(asyncio.create_task(viewers.until_changed(second, (1,))))
+        looking.append(asyncio.create_task(viewers.until_changed(second, live.Sight((1,)))))
         await asyncio.sleep(0)
         asked.clear()
         answer.set()
