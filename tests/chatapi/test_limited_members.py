@@ -12,7 +12,6 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.test import Client
-from django.urls import reverse
 from django.utils import timezone
 
 from accounts import access, keys
@@ -22,7 +21,7 @@ from chatapi.notifications import dispatch
 from tests import page_paths
 from tests.admin_pages import body, client_of
 from tests.cast import PRICE, Person, admit, join, run
-from tests.chatapi import test_access_matrix, test_console_access
+from tests.chatapi import test_access_matrix
 from tests.chatapi.console_pages import url
 from usage.books import outbox, prices
 from usage.books.outbox import NewEvent
@@ -160,7 +159,9 @@ def test_no_page_shows_anything_of_another_project(acme: Organization, own: Pers
     assert other.project.organization_id == own.project.organization_id
 
 
-def test_the_first_pages_of_an_empty_project_show_nothing_of_others(acme: Organization, alice: Person) -> None:
+def test_the_first_pages_of_an_empty_project_show_nothing_of_others(
+    acme: Organization, alice: Person
+) -> None:
     client = limited(alice, Role.MEMBER)
     paths = ("", "start", "overview", "usage", "requests", "live", "budgets", "keys/new", "playground")
     before = {path: shown(client, url(alice, path)) for path in paths}
@@ -328,8 +329,3 @@ def test_no_mail_of_the_organizations_events_goes_to_them(acme: Organization, ow
     SpendAlert.objects.update(recipients=[eve.pk])
     alerts = client_of(own.user).get(url(own, "budgets")).context["alerts"]
     assert [people for *_, people in alerts] == [[], []]
-
-
-def test_reverse_names() -> None:
-    assert test_console_access.TABLE.keys() > test_console_access.OF_PROJECTS
-    assert reverse("console:member_place", args=[1, 2]) == "/console/1/members/2/place"
