@@ -90,7 +90,7 @@ def let_the_canaries_in(acme: Organization) -> Person:
         ({"api_key": other.api_key}, 987_603),
     ):
         RateLimit.objects.create(requests_per_minute=number, **owner)
-    for project in (None, other.project):
+    for project in (None, *Project.objects.filter(organization=acme)):
         SpendAlert.objects.create(
             organization=acme, project=project, threshold_nanodollars=876_504 * 10**9,
             recipients=[other.user.pk],
