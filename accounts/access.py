@@ -244,11 +244,13 @@ def organizations_in_console(user: Person) -> QuerySet[Organization]:
     return Organization.objects.filter(own)
 
 
-def projects_of(membership: Member) -> list[Project]:
-    """Return the projects to which a membership is limited, archived ones included, in natural order."""
+def projects_of(membership: Member, **columns: BaseExpression) -> list[Project]:
+    """Return the projects to which a membership is limited, archived ones included, in natural order, with
+    these columns, by name.
+    """
     # The organization again: a row of another one would be a mistake, which must show nothing.
     rows = Project.objects.filter(limited_members=membership, organization=membership.organization_id)
-    return list(rows)
+    return list(rows.annotate(**columns))
 
 
 def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple[int, int]]]:

@@ -77,6 +77,19 @@ class Limit:
     role: str
     projects: list[Project]
     """With archived ones, in natural order; at least one."""
+    linked_id: str = ""
+    """The project of the key that the URL names, by its number, if it is one of these."""
+
+
+def _limit_of(membership: Any, key_id: str) -> Limit | None:
+    """Return the limit of a membership; None if there is no project, so that it shows nothing."""
+    keys = APIKey.objects.filter(project=OuterRef("pk"), pk=int(key_id) if is_id(key_id) else 0)
+    rows: list[Any] = access.projects_of(membership, has_key=Exists(keys))
+    for row in rows:
+        row.organization = membership.organization
+    # A link of a colleague who sees all projects may name a key only.
+    linked = next((str(row.pk) for row in rows if row.has_key), "")
+    return Limit(membership.role, rows, linked) if rows else None
 
 
 @dataclass(frozen=True)
@@ -158,26 +171,17 @@ class Console:
         known = {each.organization_id: each for each in memberships}
         found: Any = known.pop(organization_id, None)
         organization = found and found.organization
-        limit = None
+        project_id, limit = request.GET.get("project", ""), None
         if found is not None and found.is_limited and not access.is_operator(person):
-            limit = Limit(found.role, access.projects_of(found))
-            if not limit.projects:
-                found = None
+            limit = _limit_of(found, request.GET.get("key", ""))
+            project_id = project_id or (limit.linked_id if limit else "")
+            found = found if limit else None
         if found is None and access.is_operator(person):
             rows = Organization.objects.annotate(has_credit=_has_credit("pk"))
             found = organization = rows.filter(pk=organization_id).first()
         if found is None:
             raise Http404("There is no such organization.")
         others = [each.organization for each in known.values()][:MAX_CHOICES]
-        project_id, key_id = request.GET.get("project", ""), request.GET.get("key", "")
-        if limit is not None:
-            for row in limit.projects:
-                row.organization = organization
-            if not project_id and is_id(key_id):
-                # A link of a colleague who sees all projects may name the key only.
-                keys = access.in_projects([row.pk for row in limit.projects], APIKey.objects.all())
-                found_id = keys.filter(pk=int(key_id)).values_list("project", flat=True).first()
-                project_id = str(found_id or "")
         return cls(person, organization, others, project_id, found.has_credit, client_ip(request), limit)
 
     @property

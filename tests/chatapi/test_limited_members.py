@@ -305,8 +305,11 @@ def test_the_admin_is_closed(acme: Organization, own: Person, bob: Person, small
     assert "The admin is for people who see a whole organization." in page.content.decode()
 
 
-def test_pages_of_the_whole_organization_are_not_in_the_menu(own: Person) -> None:
-    nav = limited(own, Role.MEMBER).get(url(own, "start")).context["nav"]
+def test_pages_of_the_whole_organization_are_closed_and_not_in_the_menu(own: Person) -> None:
+    client = limited(own, Role.MEMBER)
+    for name in ("settings", "members", "statements", "notifications", "credit", "webhooks", "audit"):
+        assert client.get(url(own, name)).status_code == 403, name
+    nav = client.get(url(own, "start")).context["nav"]
     assert [link.text for link in nav] == [
         "Start", "Overview", "Usage", "Requests", "Live", "API keys", "Budgets and limits", "Models",
         "Playground",
