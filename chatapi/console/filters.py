@@ -64,7 +64,8 @@ def offer_filters(form: OverviewForm, console: Console) -> None:
         del typed["project"]
     elif len(names) <= MAX_OPTIONS:
         del typed["project"]
-        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
+        every = [("", "all projects")] if console.limit is None else []
+        form.fields["project"].widget = forms.Select(choices=[*every, *names])
     for name, hint in typed.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
         if name in ("project", "key") and (row := form.row(name)) is not None:

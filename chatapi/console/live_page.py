@@ -28,9 +28,14 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
         keys = console.rows(APIKey.objects.filter(pk=int(key_id)))
         if (key := keys.first()) is not None:
             known["key"] = str(key)
+    form = LiveFilterForm(query, running, known=known)
     context = {
         "title": "Live",
-        **table(LiveFilterForm(query, running, known=known)),
+        **table(form),
+        # The project of a limit is no filter that could be taken away.
+        "is_filtered": form.has_changed()
+        if console.limit is None
+        else bool({"key", "model"} & {*form.changed_data}),
         "feed": console.url("home_of") + "live/feed",
         "may_stop": console.may("usage.change_generation"),
     }

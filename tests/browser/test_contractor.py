@@ -1,14 +1,16 @@
 """An owner invites a contractor to one project by keyboard; the contractor sees this project only."""
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.browser.conftest import PASSPHRASE, sign_in, watched
-from tests.browser.visiting import PHONE, SCREEN, complaints, keyboard_complaints
+from tests.browser.visiting import complaints, keyboard_complaints
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
+PHONE: ViewportSize = {"width": 390, "height": 844}
+SCREEN: ViewportSize = {"width": 1280, "height": 800}
 PAGES = ("start", "overview", "usage", "requests", "live", "keys", "budgets", "models")
 HOUSE = f"""
 from django.contrib.auth.models import User
@@ -59,7 +61,7 @@ def test_a_contractor_is_invited_to_one_project(
     expect(row).to_contain_text("alpha")
     visitor.set_viewport_size(PHONE)
     assert complaints(visitor) == []
-    row.get_by_role("link", name="Projects of carl").click()
+    row.get_by_role("link", name="change the projects of carl").click()
     assert complaints(visitor) + keyboard_complaints(visitor) == []
     context = browser.new_context()
     page = watched(context, installation)
@@ -108,7 +110,7 @@ def test_a_limit_takes_a_live_page_away(
     page.goto(f"{console}/live")
     expect(page.locator(".switcher summary").first).to_contain_text("all projects")
     visitor.goto(f"{console}/members")
-    visitor.get_by_role("link", name="Projects of mia").click()
+    visitor.get_by_role("link", name="change the projects of mia").click()
     visitor.get_by_label("Only these").check()
     visitor.get_by_label("beta").check()
     visitor.get_by_role("button", name="Save").click()

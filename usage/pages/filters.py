@@ -128,13 +128,19 @@ def name_field(pattern: str = r"^[a-z._]{1,32}\Z") -> forms.RegexField:
     return forms.RegexField(pattern, required=False, error_messages=mistakes)
 
 
-def offer(field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str]) -> None:
+def offer(
+    field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str] | None
+) -> None:
     """Show the field as a list; beyond `MAX_OPTIONS`, as a text with matches from the admin's search.
 
-    `source` is the app, model and foreign key whose rows the search offers.
+    `source` is the app, model and foreign key whose rows the search offers; None for people to whom the admin
+    is closed.
     """
     if len(options) <= MAX_OPTIONS:
         field.widget = forms.Select(choices=[("", "any"), *options])
+        return
+    if source is None:
+        field.widget = forms.TextInput(NO_HELP | {"placeholder": "Name"})
         return
     search = dict(zip(("app_label", "model_name", "field_name"), source, strict=True))
     url = f"{reverse('admin:autocomplete')}?{urlencode(search)}"
@@ -204,7 +210,8 @@ class RowField(forms.Field):
         if chosen is not None and str(chosen) not in options:
             row = self.row(chosen)
             options[str(chosen)] = self.shown(row) if row else f"number {chosen}"
-        offer(self, list(options.items()), ("usage", "generation", self.column))
+        source = None if self.pages.limited_to is not None else ("usage", "generation", self.column)
+        offer(self, list(options.items()), source)
         if chosen is None:
             return ""
         # A text field shows the whole name, which `to_python` reads again; a list needs the id.

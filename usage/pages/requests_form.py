@@ -104,6 +104,8 @@ class RequestsForm(UsageFilterForm):
             Price.objects.order_by("model").values_list("model", flat=True).distinct()[:_MAX_MODELS]
         )
         if (own := self.pages.limited_to) is not None:
+            projects = [(str(row.pk), row.name) for row in dict.fromkeys([own, *self.pages.projects()])]
+            self.fields["project"].widget = forms.Select(choices=projects)
             models = [name for name in models if list_allows(own.models_mode, own.listed_models, name)]
         offered = {"model": models, "endpoint": list(endpoints), "dialect": list(dialects)}
         for name, known in offered.items():
