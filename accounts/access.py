@@ -155,10 +155,10 @@ def role_in(user: Person, organization_id: int) -> str | None:
 
 def is_operator(user: Person) -> bool:
     """Return whether the person sees all organizations: a superuser, or staff without any membership."""
-    if not user.is_active:
-        return False
-    has_place = bool(roles_of(user) or limited_roles_of(user))
-    return bool(getattr(user, "is_superuser", False) or (getattr(user, "is_staff", False) and not has_place))
+    # A superuser's memberships are not read.
+    if not user.is_active or getattr(user, "is_superuser", False):
+        return user.is_active
+    return getattr(user, "is_staff", False) and not (roles_of(user) or limited_roles_of(user))
 
 
 def organizations_of(user: Person) -> tuple[int, ...] | None:
@@ -170,8 +170,8 @@ def may_enter(user: Person) -> bool:
     """Return whether the person may enter the admin: staff, and members who see a whole organization."""
     if not user.is_active:
         return False
-    is_staff = getattr(user, "is_staff", False) and is_operator(user)
-    return bool(is_staff or roles_of(user))
+    is_staff_operator = getattr(user, "is_staff", False) and is_operator(user)
+    return bool(is_staff_operator or roles_of(user))
 
 
 def may_sign_in(user: Person) -> bool:
@@ -257,11 +257,16 @@ def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple
     """Return the projects to which memberships of these people are limited, by the people's ids: each as the
     ids of its organization and of the project.
     """
-    rows = Member.objects.filter(user__in=people, is_limited=True).exclude(projects=None)
-    own = rows.filter(projects__organization=F("organization"))
+    rows = Project.objects.order_by().filter(
+        limited_members__user__in=people,
+        limited_members__is_limited=True,
+        limited_members__organization=F("organization"),
+    )
     found: dict[int, set[tuple[int, int]]] = {}
-    for person, *project in own.values_list("user", "organization", "projects"):
-        found.setdefault(person, set()).add((project[0], project[1]))
+    for person, organization_id, project_id in rows.values_list(
+        "limited_members__user", "organization", "pk"
+    ):
+        found.setdefault(person, set()).add((organization_id, project_id))
     return {person: frozenset(projects) for person, projects in found.items()}
 
 
@@ -339,7 +344,7 @@ def _in_projects(ids: Collection[int], model: type[Model]) -> Q:
             | Q(scope="key", scope_id__in=keys.values("pk"))
             | Q(scope="end_user", scope_id__in=end_users.values("pk"))
         )
-    usual = ("project",) if hasattr(model, "project_id") else ()
+    usual = ("project_id",) if hasattr(model, "project_id") else ()
     paths = _IN_PROJECT.get(model._meta.label, usual)
     return reduce(or_, (Q(**{f"{path}__in": ids}) for path in paths), Q(pk__in=[]))
 
