@@ -7,23 +7,28 @@ A *caller* is the owner of an API key, and may have a role to manage its organiz
 *operator* (a superuser, or staff without a membership; Django's permissions say what they may do, in the
 whole installation) or a member of organizations. Roles decide what members and managing callers may do
 (`roles.py`).
+
+A membership may be *limited* to single projects. `roles_of` and all that asks it (`seen_by`, `where_may`,
+`may_in`, `may_enter`) leave limited memberships out: code that does not know of limits shows nothing of the
+organization. Only the console knows of them: see `may_in_projects` and `in_projects`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
 
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
 from django.db.models.expressions import BaseExpression
 from django.db.models.functions import Now
 
 from accounts import roles
 from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
-from accounts.models import APIKey, EndUser, Member, Project, Role
+from accounts.models import APIKey, EndUser, Member, Organization, Project, Role
 from accounts.natural_order import NaturalOrder
 
 Row = TypeVar("Row", bound=Model)
@@ -86,32 +91,61 @@ def require_role(caller: Caller, role: str) -> None:
 
 
 def roles_of(user: Person) -> Mapping[int, str]:
-    """Return the person's roles by organization id. Read once per request."""
+    """Return the person's roles by organization id, without those that are limited to single projects. Read
+    once per request.
+    """
+    return _places_of(user).roles
+
+
+def limited_roles_of(user: Person) -> Mapping[int, str]:
+    """Return the person's roles that are limited to single projects, by organization id."""
+    return _places_of(user).limited_roles
+
+
+def _places_of(user: Person) -> "_Places":
     if not user.is_authenticated:
-        return {}
-    known: Mapping[int, str] | None = getattr(user, "_roles", None)
+        return _Places()
+    known: _Places | None = getattr(user, "_places", None)
     if known is None:
-        known = dict(Member.objects.filter(user_id=user.pk).values_list("organization_id", "role"))
-        remember_roles(user, known)
+        rows = Member.objects.filter(user_id=user.pk)
+        known = remember_places(user, rows.values_list("organization_id", "role", "is_limited"))
     return known
 
 
+def remember_places(user: Person, places: Iterable[tuple[int, str, bool]]) -> "_Places":
+    """Store memberships that were read with others, which spares this person's query: for each the
+    organization's id, the role, and whether it is limited to single projects.
+    """
+    found = _Places()
+    for organization_id, role, is_limited in places:
+        (found.limited_roles if is_limited else found.roles)[organization_id] = role
+    # Django keeps its `_perm_cache` on the user, too.
+    user._places = found  # type: ignore[union-attr]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A person's memberships: the roles by organization id."""
+
+    roles: dict[int, str] = field(default_factory=dict)
+    limited_roles: dict[int, str] = field(default_factory=dict)
+
+
 def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
-    """Return the person's memberships with their organizations and these columns, by name; the roles are
-    known then, too.
+    """Return the memberships by which the person sees at least one project, with their organizations and
+    these columns, by name; the roles are known then, too.
     """
     if not user.is_authenticated:
         return []
-    rows = Member.objects.filter(user_id=user.pk).annotate(**columns).select_related("organization")
-    memberships = list(rows.order_by(NaturalOrder("organization__name")))
-    remember_roles(user, {each.organization_id: each.role for each in memberships})
-    return memberships
-
-
-def remember_roles(user: Person, known: Mapping[int, str]) -> None:
-    """Store roles that were read for many people at once, which spares this person's query."""
-    # Django keeps its `_perm_cache` on the user, too.
-    user._roles = known  # type: ignore[union-attr]
+    rows = Member.objects.filter(user_id=user.pk).annotate(
+        has_project=Exists(Member.projects.through.objects.filter(member=OuterRef("pk"))), **columns
+    )
+    memberships: list[Any] = list(
+        rows.select_related("organization").order_by(NaturalOrder("organization__name"))
+    )
+    remember_places(user, ((each.organization_id, each.role, each.is_limited) for each in memberships))
+    return [each for each in memberships if each.has_project or not each.is_limited]
 
 
 def role_in(user: Person, organization_id: int) -> str | None:
@@ -120,12 +154,11 @@ def role_in(user: Person, organization_id: int) -> str | None:
 
 
 def is_operator(user: Person) -> bool:
-    """Return whether the person sees all organizations."""
-    if not user.is_active:
-        return False
-    return bool(
-        getattr(user, "is_superuser", False) or (getattr(user, "is_staff", False) and not roles_of(user))
-    )
+    """Return whether the person sees all organizations: a superuser, or staff without any membership."""
+    # A superuser's memberships are not read.
+    if not user.is_active or getattr(user, "is_superuser", False):
+        return user.is_active
+    return getattr(user, "is_staff", False) and not (roles_of(user) or limited_roles_of(user))
 
 
 def organizations_of(user: Person) -> tuple[int, ...] | None:
@@ -134,8 +167,16 @@ def organizations_of(user: Person) -> tuple[int, ...] | None:
 
 
 def may_enter(user: Person) -> bool:
-    """Return whether the person may sign in to the admin: staff and members of organizations."""
-    return bool(user.is_active and (getattr(user, "is_staff", False) or roles_of(user)))
+    """Return whether the person may enter the admin: staff, and members who see a whole organization."""
+    if not user.is_active:
+        return False
+    is_staff_operator = getattr(user, "is_staff", False) and is_operator(user)
+    return bool(is_staff_operator or roles_of(user))
+
+
+def may_sign_in(user: Person) -> bool:
+    """Return whether the person may sign in: all who may enter the admin, and members of single projects."""
+    return may_enter(user) or bool(user.is_active and limited_roles_of(user))
 
 
 def seen_by(user: Person, rows: QuerySet[Row]) -> QuerySet[Row]:
@@ -183,6 +224,58 @@ def may_in(user: Person, permission: str, organization_id: int) -> bool:
 def belonging_to(organization_id: int, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Return the organization's rows, for pages that have checked the person's place in it."""
     return rows.filter(_belonging_to([organization_id], rows.model))
+
+
+# ---- for a person who sees single projects of an organization, in the console only
+
+
+def may_in_projects(user: Person, permission: str, organization_id: int) -> bool:
+    """Return whether the person has the permission in the projects to which their membership is limited."""
+    role = None if is_operator(user) else limited_roles_of(user).get(organization_id)
+    return bool(user.is_active and role is not None and permission in roles.LIMITED_PERMISSIONS[role])
+
+
+def organizations_in_console(user: Person) -> QuerySet[Organization]:
+    """Return the organizations of which the person sees anything in the console."""
+    if is_operator(user) or not limited_roles_of(user):
+        return seen_by(user, Organization.objects.all())
+    limited = Member.objects.filter(user=user.pk, is_limited=True).exclude(projects=None)
+    own = Q(pk__in=roles_of(user)) | Q(pk__in=limited.values("organization"))
+    return Organization.objects.filter(own)
+
+
+def projects_of(membership: Member, **columns: BaseExpression) -> list[Project]:
+    """Return the projects to which a membership is limited, archived ones included, in natural order, with
+    these columns, by name.
+    """
+    # The organization again: a row of another one would be a mistake, which must show nothing.
+    rows = Project.objects.filter(limited_members=membership, organization=membership.organization_id)
+    return list(rows.annotate(**columns))
+
+
+def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple[int, int]]]:
+    """Return the projects to which memberships of these people are limited, by the people's ids: each as the
+    ids of its organization and of the project.
+    """
+    rows = Project.objects.order_by().filter(
+        limited_members__user__in=people,
+        limited_members__is_limited=True,
+        limited_members__organization=F("organization"),
+    )
+    found: dict[int, set[tuple[int, int]]] = {}
+    for person, organization_id, project_id in rows.values_list(
+        "limited_members__user", "organization", "pk"
+    ):
+        found.setdefault(person, set()).add((organization_id, project_id))
+    return {person: frozenset(projects) for person, projects in found.items()}
+
+
+def in_projects(project_ids: Collection[int], rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Return the rows that belong to these projects, for pages that have checked the person's place in them.
+
+    Rows of the whole organization are left out, and all rows of models that belong to no project.
+    """
+    return rows.filter(_in_projects(list(project_ids), rows.model))
 
 
 def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[APIKey]:
@@ -233,6 +326,27 @@ _BELONGING = {
         "end_user__project__organization",
     ),
 }  # fmt: skip
+
+
+# Where a row's project is found, unless it has the column `project_id` or names its owner by `scope`.
+_IN_PROJECT = {
+    "accounts.Project": ("pk",),
+    "accounts.RateLimit": ("project", "api_key__project", "end_user__project"),
+}
+
+
+def _in_projects(ids: Collection[int], model: type[Model]) -> Q:
+    if hasattr(model, "scope_id"):
+        keys: QuerySet[Any] = APIKey.objects.filter(project__in=ids).order_by()
+        end_users: QuerySet[Any] = EndUser.objects.filter(project__in=ids).order_by()
+        return (
+            Q(scope__in=["project", "project_user"], scope_id__in=ids)
+            | Q(scope="key", scope_id__in=keys.values("pk"))
+            | Q(scope="end_user", scope_id__in=end_users.values("pk"))
+        )
+    usual = ("project_id",) if hasattr(model, "project_id") else ()
+    paths = _IN_PROJECT.get(model._meta.label, usual)
+    return reduce(or_, (Q(**{f"{path}__in": ids}) for path in paths), Q(pk__in=[]))
 
 
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:

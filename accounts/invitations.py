@@ -28,7 +28,7 @@ from accounts.audit import recorder
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.forwarding import client_network
-from accounts.memberships import is_invited
+from accounts.memberships import is_invited, sees
 from accounts.models import APIKey, KeyScope, Member, Role
 from accounts.sign_in import attempts, mail
 from accounts.sign_in.form_limits import check_attempts
@@ -138,9 +138,8 @@ def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> 
     check_attempts(attempts.count_mail, address, client_network(request))
     sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
     url = absolute_url(request, _path(sender, member.user))
-    return mail.send(
-        "invitation", address, url=url, member=member, sender=sender_named(sender), host=mail.host(request)
-    )
+    context = {"member": member, "sees": sees(member), "sender": sender_named(sender)}
+    return mail.send("invitation", address, url=url, host=mail.host(request), **context)
 
 
 def confirms_address(token: str) -> bool:

@@ -1,6 +1,6 @@
 """Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from django.conf import settings
@@ -12,13 +12,21 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
 from accounts import access
-from accounts.models import Member, Organization, Role
+from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
 _CHANGED = "This member was changed or removed just now. Look again."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
+MAX_PROJECTS_OF_LIMIT = 100
+"""The most projects to which a membership can be limited: it is checked every second for open Live pages."""
+LIMITED = (
+    "This person sees single projects only, as a viewer or a member. Let them see all projects before they "
+    "get a higher role."
+)
+MAX_NAMED = 3
+"""The most projects that a sentence or a list names."""
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
@@ -94,22 +102,88 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     return person
 
 
-def join(member: Member) -> None:
-    """Save the membership, and the person if new."""
+def join(member: Member, projects: Sequence[Project] | None = None) -> None:
+    """Save the membership, and the person if new. It is limited to these projects, unless they are None.
+
+    Raises `ValidationError` for a role that can't be limited, and for projects of another organization.
+    """
+    _check_limit(member, member.role, projects)
+    member.is_limited = projects is not None
     with transaction.atomic():
         if member.user._state.adding:
             member.user.save()
             member.user_id = member.user.pk
         member.save()
+        if projects is not None:
+            member.projects.set(projects)
 
 
 def change_role(member: Member, role: str) -> None:
-    """Change the role; raises `ValidationError` if the organization would lose its last owner, or if the
-    member is not as they were read.
+    """Change the role; raises `ValidationError` if the organization would lose its last owner, if the member
+    is limited to projects and the role can't be, or if the member is not as they were read.
     """
+    if member.is_limited and role not in LIMITABLE_ROLES:
+        raise ValidationError(LIMITED)
     with _owned_after(member, is_owner=role == Role.OWNER):
         member.role = role
         member.save(update_fields=["role"])
+
+
+def change_place(member: Member, role: str, projects: Sequence[Project] | None) -> None:
+    """Change the role, and limit the member to these projects, or to none of them (None). Raises
+    `ValidationError` as `change_role` and `join` do.
+    """
+    _check_limit(member, role, projects)
+    with _owned_after(member, is_owner=role == Role.OWNER):
+        member.role, member.is_limited = role, projects is not None
+        member.save(update_fields=["role", "is_limited"])
+        member.projects.set(projects or ())
+
+
+def add_project(member: Member, project: Project) -> None:
+    """Let a limited member see this project, too. Raises `ValidationError` as `join` does."""
+    _check_limit(member, member.role, [*member.projects.exclude(pk=project.pk), project])
+    with _owned_after(member, is_owner=True):
+        member.projects.add(project)
+
+
+def take_project(member: Member, project: Project) -> None:
+    """Take the project from a limited member, who sees nothing after the last one."""
+    with _owned_after(member, is_owner=True):
+        member.projects.remove(project)
+
+
+def _check_limit(member: Member, role: str, projects: Sequence[Project] | None) -> None:
+    if projects is None:
+        return
+    if role not in LIMITABLE_ROLES:
+        raise ValidationError({"role": "Only a viewer or a member can be limited to projects."})
+    if any(each.organization_id != member.organization_id for each in projects):
+        raise ValidationError({"projects": "A project of another organization is among these."})
+    if len(projects) > MAX_PROJECTS_OF_LIMIT:
+        raise ValidationError({"projects": f"Choose at most {MAX_PROJECTS_OF_LIMIT} projects."})
+
+
+def projects_seen(member: Member) -> str:
+    """Return the projects that the member sees, as lists show them: "all", or the first names."""
+    if not member.is_limited:
+        return "all"
+    names = [row.name for row in member.projects.all()]
+    more = len(names) - MAX_NAMED
+    shown = ", ".join(names[:MAX_NAMED])
+    return (f"{shown} and {more} more" if more > 0 else shown) or "none"
+
+
+def sees(member: Member) -> str:
+    """Return what the member sees, for a sentence: "Acme", or "the project shop of Acme"."""
+    if not member.is_limited:
+        return str(member.organization)
+    names = [row.name for row in member.projects.all()]
+    if len(names) == 1:
+        return f"the project {names[0]} of {member.organization}"
+    if 1 < len(names) <= MAX_NAMED:
+        return f"the projects {', '.join(names[:-1])} and {names[-1]} of {member.organization}"
+    return f"{len(names) or 'no'} projects of {member.organization}"
 
 
 def remove(member: Member) -> None:
@@ -164,8 +238,9 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
-        # The role that was read decided whether the caller may do this.
-        if not Member.objects.filter(pk=member.pk, role=member.role).exists():
+        # The role and the limit that were read decided whether the caller may do this.
+        same = Member.objects.filter(pk=member.pk, role=member.role, is_limited=member.is_limited)
+        if not same.exists():
             raise ValidationError(_CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)

@@ -71,6 +71,27 @@ PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.OWNER: _OWNER,
 }
 
+# What a membership that is limited to single projects permits in these projects: nothing that concerns the
+# whole organization, such as its members, credit, statements, events, settings, budgets and limits.
+_LIMITED_VIEWER = frozenset(
+    {
+        "accounts.view_organization",  # its name and time zone
+        "accounts.view_project",
+        "accounts.view_apikey",
+        "accounts.view_ratelimit",
+        "usage.view_generation",
+        "usage.view_hourlyusage",
+        "usage.view_refusedrequests",
+        "usage.view_budget",
+        "usage.view_budgetlimit",
+    }
+)
+LIMITED_PERMISSIONS: Mapping[str, frozenset[str]] = {
+    Role.VIEWER: _LIMITED_VIEWER,
+    Role.MEMBER: _LIMITED_VIEWER | {"accounts.add_apikey", "accounts.change_apikey"},
+}
+"""The permissions of the only roles that can be limited to single projects."""
+
 MEANINGS: Mapping[Role, str] = {
     Role.OWNER: "everything, also settings, single sign-on, the audit log, stored responses and other owners",
     Role.ADMIN: "projects, keys, admin keys, budgets, limits, webhooks, payments, members of no higher role",

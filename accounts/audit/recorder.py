@@ -151,7 +151,8 @@ def _relation_changes(sender: type[Model], instance: Model, action: str, **_: An
     if current_actor() is None:
         return
     name = _relation(instance, sender)
-    now = sorted(str(row) for row in getattr(instance, name).all())
+    # With the rows that are in their names, such as a project's organization.
+    now = sorted(str(row) for row in getattr(instance, name).select_related())
     if action.startswith("pre_"):
         instance.__dict__[_BEFORE + name] = now
         return

@@ -3,6 +3,7 @@
 from accounts.model_lists import validate_model_names
 from accounts.models.keys import APIKey, KeyScope, validate_scopes
 from accounts.models.organizations import (
+    LIMITABLE_ROLES,
     MAX_END_USER_CHARS,
     EndUser,
     Member,
@@ -15,6 +16,7 @@ from accounts.models.organizations import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "MAX_END_USER_CHARS", "APIKey", "EndUser", "KeyScope", "Member", "Organization", "Project", "RateLimit",
-    "Role", "ServiceAccount", "validate_model_names", "validate_scopes", "validate_time_zone",
+    "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "APIKey", "EndUser", "KeyScope", "Member", "Organization",
+    "Project", "RateLimit", "Role", "ServiceAccount", "validate_model_names", "validate_scopes",
+    "validate_time_zone",
 ]  # fmt: skip

@@ -165,17 +165,38 @@ class Role(models.TextChoices):
     VIEWER = "viewer"
 
 
+LIMITABLE_ROLES = (Role.VIEWER, Role.MEMBER)
+"""The roles of members who may be limited to single projects."""
+
+
 class Member(models.Model):
-    """A person's membership of an organization."""
+    """A person's membership of an organization: of all its projects, unless it is limited to some."""
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="members")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    is_limited = models.BooleanField(
+        "limited to projects",
+        default=False,
+        db_default=False,
+        help_text="Only viewers and members can be. Without any project, the person sees nothing.",
+    )
+    projects = models.ManyToManyField(
+        Project,
+        related_name="limited_members",
+        blank=True,
+        help_text="The projects that a limited member sees.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["organization", "user"], name="one_membership_per_organization")
+            models.UniqueConstraint(fields=["organization", "user"], name="one_membership_per_organization"),
+            models.CheckConstraint(
+                condition=models.Q(is_limited=False) | models.Q(role__in=LIMITABLE_ROLES),
+                name="only_viewers_and_members_are_limited",
+                violation_error_message="Only a viewer or a member can be limited to projects.",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
@@ -25,6 +25,10 @@ MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")
 # Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end.
 _PATTERNS = {"regex", "iregex"}
+_NOT_FOR_SINGLE_PROJECTS = (
+    "The admin is for people who see a whole organization. You see single projects: they are here, in the "
+    "console."
+)
 # The form was valid when it was checked; a second press or another person was faster.
 CONFLICT = "This conflicts with a change that was saved just now, so it was not saved."
 
@@ -38,7 +42,12 @@ class Site(UnfoldAdminSite):
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Redirect to the one page on which people sign in, which also asks for second factors."""
+        """Redirect to the one page on which people sign in, which also asks for second factors; people who
+        see single projects only, to the console.
+        """
+        if not self.has_permission(request) and access.may_sign_in(request.user):
+            messages.error(request, _NOT_FOR_SINGLE_PROJECTS)
+            return redirect("console:home")
         if request.method == "GET" and self.has_permission(request):
             return redirect("admin:index")
         return redirect_to_login(request.GET.get("next", reverse("admin:index")), reverse("console:sign_in"))

@@ -18,7 +18,7 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from accounts import access, invitations, memberships, roles
-from accounts.models import Member, Role
+from accounts.models import LIMITABLE_ROLES, Member, Role
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin, OwnChangesForm
 from accounts.pages.tenant_admin import TenantAdmin
@@ -98,6 +98,8 @@ class RoleForm(OwnChangesForm):
             raise ValidationError("You can't assign a role above your own.")
         if role != Role.OWNER and memberships.is_last_owner(self.instance):
             raise ValidationError(memberships.LAST_OWNER)
+        if self.instance.is_limited and role not in LIMITABLE_ROLES:
+            raise ValidationError(memberships.LIMITED)
         return role
 
 
@@ -115,13 +117,16 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
-    list_display = ["user", "email", "organization", "role", "state", "created_at"]
-    list_filter = ["role", "organization"]
+    list_display = ["user", "email", "organization", "role", "sees", "state", "created_at"]
+    list_filter = ["role", "is_limited", "organization"]
     list_select_related = ["user", "organization"]
     search_fields = ["user__username", "user__email", "organization__name"]
     ordering = [NaturalOrder("organization__name"), "user__username"]
     autocomplete_fields = ["organization"]
     actions_detail = ["invitation"]
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("projects")
 
     def get_form(
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
@@ -133,13 +138,13 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
         return (
-            ["person", "email", "organization", "role", "state", "created_at"]
+            ["person", "email", "organization", "role", "sees", "state", "created_at"]
             if obj
             else list(InvitationForm.Meta.fields)
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
-        return ["person", "email", "organization", "state", "created_at"] if obj else []
+        return ["person", "email", "organization", "sees", "state", "created_at"] if obj else []
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the roles that the person can give in some organization."""
@@ -207,6 +212,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
             "opts": self.opts,
             "title": f"Invite {member.user}",
             "member": member,
+            "sees": memberships.sees(member),
             "link": invitations.link(request, member.user),
             "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
         }
@@ -223,6 +229,11 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     @display(description="E-mail", ordering="user__email")
     def email(self, row: Member) -> str:
         return row.user.email or "–"
+
+    @display(description="Projects")
+    def sees(self, row: Member) -> str:
+        """Return the projects that the member sees; a page of the console changes them."""
+        return memberships.projects_seen(row)
 
     @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
     def state(self, row: Member) -> str:

@@ -72,7 +72,7 @@ class AccountAdapter(DefaultAccountAdapter):
         """Refuse people who may not enter; send those whose organization requires its identity provider to
         that provider.
         """
-        if not access.may_enter(user):
+        if not access.may_sign_in(user):
             clear_login(request)
             messages.error(request, _MAY_NOT_ENTER)
             return redirect("account_login")

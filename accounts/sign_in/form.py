@@ -50,7 +50,7 @@ class SignInForm(AuthenticationForm):
     def confirm_login_allowed(self, user: Any) -> None:
         """Admit staff and people who belong to an organization."""
         AuthenticationForm.confirm_login_allowed(self, user)  # Django's own form for the admin requires staff
-        if not access.may_enter(user):
+        if not access.may_sign_in(user):
             raise self.get_invalid_login_error()
 
 

@@ -43,7 +43,8 @@ class SignIn(NamedTuple):
 def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
     """Return those whose session is open and whose person may do this, each with the person as they are now.
 
-    A permission is a name such as "usage.view_generation".
+    A permission is a name such as "usage.view_generation". The person may do this in the whole installation,
+    in a whole organization, or in single projects of one: `access` tells which.
     """
     people = _people({each.user_id for each in sign_ins})
     sessions = Session.objects.filter(
@@ -57,25 +58,27 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
 
     def may(each: SignIn) -> bool:
         person = people.get(each.user_id)
-        if person is None or each.session_key not in open_sessions or not access.may_enter(person):
+        if person is None or each.session_key not in open_sessions or not access.may_sign_in(person):
             return False
         # A new password ends the person's sessions, as in Django's own middleware.
         if not constant_time_compare(person.get_session_auth_hash(), each.password_hash):
             return False
-        return person.pk in allowed if access.is_operator(person) else person.has_perm(permission)
+        if access.is_operator(person):
+            return person.pk in allowed
+        return person.has_perm(permission) or any(
+            access.may_in_projects(person, permission, each) for each in access.limited_roles_of(person)
+        )
 
     return {each: people[each.user_id] for each in sign_ins if may(each)}
 
 
 def _people(ids: Collection[int]) -> dict[int, User]:
-    roles: defaultdict[int, dict[int, str]] = defaultdict(dict)
-    for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list(
-        "user_id", "organization_id", "role"
-    ):
-        roles[user_id][organization_id] = role
+    places: defaultdict[int, list[tuple[int, str, bool]]] = defaultdict(list)
+    for member in Member.objects.filter(user__in=ids):
+        places[member.user_id].append((member.organization_id, member.role, member.is_limited))
     people = {person.pk: person for person in User.objects.filter(pk__in=ids, is_active=True)}
     for person in people.values():
-        access.remember_roles(person, roles[person.pk])
+        access.remember_places(person, places[person.pk])
     return people
 
 

@@ -9,7 +9,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts import access
 from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications.dispatch import mailable
 from usage.models import SpendAlert
@@ -86,7 +85,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 @page("usage.delete_budgetlimit")
 def remove(request: HttpRequest, console: Console, alert_id: int) -> HttpResponse:
     """Remove an alert."""
-    alert = access.belonging_to(console.organization.pk, SpendAlert.objects.filter(pk=alert_id)).first()
+    alert = console.rows(SpendAlert.objects.filter(pk=alert_id)).first()
     if alert is None:
         raise Http404("There is no such spend alert.")
     alert.delete()

@@ -5,7 +5,6 @@ from typing import Any
 from django import forms
 from django.http import Http404
 
-from accounts import access
 from accounts.models import APIKey, Project
 from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from chatapi.console.tenancy import Console
@@ -108,7 +107,7 @@ def key_of(console: Console, key_id: str) -> APIKey | None:
     """
     if not key_id:
         return None
-    rows = access.belonging_to(console.organization.pk, APIKey.objects.select_related("project"))
+    rows = console.rows(APIKey.objects.select_related("project"))
     key = rows.filter(pk=int(key_id)).first() if is_id(key_id) else None
     if key is None:
         raise Http404("There is no such key.")

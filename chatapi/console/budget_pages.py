@@ -31,7 +31,7 @@ def may_change(console: Console, limit: BudgetLimit) -> bool:
 
 
 @require_safe
-@page("usage.view_budgetlimit")
+@page("usage.view_budgetlimit", keeps_to_projects=True)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the limits with the spending of each, those that are nearly reached first."""
     project_id, after = console.project and console.project.pk, request.GET.get("after", "")
@@ -45,7 +45,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
         "max_open": MAX_OPEN,
-        "alerts": alert_lines(console) if is_first else [],
+        # They name members, with their addresses.
+        "alerts": alert_lines(console) if is_first and console.may("accounts.view_member") else [],
         "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
         "max_projects": MAX_CHOICES,
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
@@ -101,7 +102,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@page("usage.view_budgetlimit")
+@page("usage.view_budgetlimit", keeps_to_projects=True)
 def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpResponse:
     """Show one limit, with the keys and models that spent its budget; change its amounts."""
     use, organization = _use(console, limit_id), console.organization
@@ -147,7 +148,7 @@ def remove(request: HttpRequest, console: Console, limit_id: int) -> HttpRespons
 
 
 def _use(console: Console, limit_id: int) -> LimitUse:
-    found = limit_use(console.organization, limit_id)
+    found = limit_use(console.organization, console.rows(BudgetLimit.objects.filter(pk=limit_id)))
     if found is None:
         raise Http404("There is no such budget.")
     return found

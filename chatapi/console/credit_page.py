@@ -12,7 +12,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
-from accounts import access
 from chatapi.console.tenancy import Console, page, render
 from usage.books import credit
 from usage.errors import NotBooked, StripeRefused, StripeUnavailable
@@ -97,7 +96,7 @@ def _granted(request: HttpRequest, console: Console) -> HttpResponse:
     if request.method == "POST" or not console.has_credit:
         raise Http404("Payments are not set up.")
     booked = LedgerEntry.objects.filter(BOOKED, kind__in=[*OWED_SIGNS])
-    rows, pages = _paged(request, console, access.belonging_to(console.organization.pk, booked))
+    rows, pages = _paged(request, console, console.rows(booked))
     context = {
         "title": "Credit",
         "balance": credit.balance(console.organization),
@@ -109,7 +108,7 @@ def _granted(request: HttpRequest, console: Console) -> HttpResponse:
 
 def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     """Return the balance and a page of the payments, newest first."""
-    own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
+    own = console.rows(Payment.objects.exclude(session_id=""))
     # Before the others: a payment that is said to be booked is then in the balance and in the list, too.
     returned = _find(own, request.GET.get("payment", ""))
     rows, pages = _paged(request, console, own)

@@ -28,7 +28,8 @@ _HINTS = {
 def scoped(
     make_form: Callable[[QueryDict, access.Person, Pages], Form], request: HttpRequest, console: Console
 ) -> Form:
-    """Return the form of the URL, validated; raises `Http404` for another organization's project or key.
+    """Return the form of the URL, validated; raises `Http404` for a project or key that the person does not
+    see here. For a person who sees single projects, the form is about the one of the console.
 
     The parameter `deployment` is a 404, too: only operators may know which deployment runs a model.
     """
@@ -36,7 +37,12 @@ def scoped(
         raise Http404("There is no such deployment.")
     query = request.GET.copy()
     query["organization"] = str(console.organization.pk)
-    pages = Pages(partial(_url, console), console.organization, lambda: console.projects)
+    limited_to = console.project if console.limit is not None else None
+    if limited_to is not None:
+        query["project"] = str(limited_to.pk)
+    pages = Pages(
+        partial(_url, console), console.organization, lambda: console.projects, console.rows, limited_to
+    )
     form = make_form(query, console.person, pages)
     if not form.is_valid():
         return form
@@ -58,7 +64,8 @@ def offer_filters(form: OverviewForm, console: Console) -> None:
         del typed["project"]
     elif len(names) <= MAX_OPTIONS:
         del typed["project"]
-        form.fields["project"].widget = forms.Select(choices=[("", "all projects"), *names])
+        every = [("", "all projects")] if console.limit is None else []
+        form.fields["project"].widget = forms.Select(choices=[*every, *names])
     for name, hint in typed.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
         if name in ("project", "key") and (row := form.row(name)) is not None:
@@ -87,8 +94,8 @@ def _url(console: Console, name: str, query: Mapping[str, object]) -> str:
 
 
 def _row(console: Console, model: type[Model], row_id: int) -> Model | None:
-    """Return the organization's row with this id; the frame has read most such rows already."""
+    """Return the row with this id, if the person sees it here; the frame has read most such rows already."""
     own = (console.organization, console.project, *console.projects)
     read = next((row for row in own if isinstance(row, model) and row.pk == row_id), None)
     rows = model._default_manager.select_related().filter(pk=row_id)
-    return read or access.belonging_to(console.organization.pk, rows).first()
+    return read or console.rows(rows).first()

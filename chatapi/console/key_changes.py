@@ -17,7 +17,7 @@ from chatapi.pages.key_forms import KEY_CHANGED, RotationForm
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@page("accounts.change_apikey")
+@page("accounts.change_apikey", keeps_to_projects=True)
 def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show the form of the key's name, rights and expiry; save it."""
     row = _changeable(console, key_id)
@@ -33,7 +33,7 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@page("accounts.change_apikey")
+@page("accounts.change_apikey", keeps_to_projects=True)
 def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show the form with the end of the current secret; make a new secret, and show it once."""
     row = _changeable(console, key_id)
@@ -61,7 +61,7 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 
 
 @require_POST
-@page("accounts.change_apikey")
+@page("accounts.change_apikey", keeps_to_projects=True)
 def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """End the overlap of a rotation now."""
     row = _changeable(console, key_id)
@@ -71,7 +71,7 @@ def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpRes
 
 
 @require_POST
-@page("accounts.change_apikey")
+@page("accounts.change_apikey", keeps_to_projects=True)
 def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Disable the key, or enable it again."""
     row = _changeable(console, key_id)
@@ -84,7 +84,7 @@ def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 
 
 @require_POST
-@page("accounts.change_apikey")
+@page("accounts.change_apikey", keeps_to_projects=True)
 def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Revoke a key, which can't be undone."""
     row = _changeable(console, key_id)

@@ -24,7 +24,7 @@ PAGE = 50
 
 
 @require_safe
-@page("accounts.view_apikey")
+@page("accounts.view_apikey", keeps_to_projects=True)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the keys that match the search, newest first, with their use of 30 days."""
     project_id, search, now = console.project and console.project.pk, KeySearch(request.GET), timezone.now()
@@ -51,7 +51,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@page("accounts.add_apikey")
+@page("accounts.add_apikey", keeps_to_projects=True)
 def new_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the form of a new key; make it, and show its secret once."""
     form = NewKeyForm(request.POST or None, console, is_test="test" in request.GET)
@@ -78,23 +78,24 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
 
 
 @require_safe
-@page("accounts.view_apikey")
+@page("accounts.view_apikey", keeps_to_projects=True)
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show one key: its use, rights, limits and budgets."""
     row, now = _one_of(key_panels.with_maker(_keys(console)), key_id), timezone.now()
+    console = console.at(row.project_id)
     context = {
         "activity": key_activity([row], now)[row.pk],
         "title": row.name,
         "key": row,
-        "made_by": key_panels.made_by(row, console.person),
+        "made_by": key_panels.made_by(row, console.person, names_keys=console.limit is None),
         "history_url": console.url("audit", type=APIKey._meta.label_lower, object=row.pk)
         if console.may(audit.PERMISSION)
         else "",
         "status": keys.status(row, now),
         "has_previous": row.has_previous(now),
         "last_refusal": refused_requests.of_key(row.pk, now).last_invalid,
-        "rate_limits": list(key_panels.rate_limits(row)),
-        "budgets": list(key_panels.budgets(row)),
+        "rate_limits": list(key_panels.rate_limits(row, is_of_project=console.limit is not None)),
+        "budgets": list(key_panels.budgets(row, is_of_project=console.limit is not None)),
         "may_change": row.revoked_at is None and may_change(console, row),
         "usage_url": console.url("overview", key=row.pk),
         "requests_url": console.url("requests", key=row.pk),
@@ -109,12 +110,11 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
 
 
 def _keys(console: Console) -> Any:
-    rows = APIKey.objects.select_related("project__organization")
-    return access.belonging_to(console.organization.pk, rows)
+    return console.rows(APIKey.objects.select_related("project__organization"))
 
 
 def key_of(console: Console, key_id: int) -> APIKey:
-    """Return one of the organization's keys; raises `Http404` for any other number."""
+    """Return one of the keys that the person sees; raises `Http404` for any other number."""
     return _one_of(_keys(console), key_id)
 
 

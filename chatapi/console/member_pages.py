@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access, invitations, memberships, roles
-from accounts.models import Member, Role
+from accounts.models import LIMITABLE_ROLES, Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.search import MemberSearch
@@ -20,6 +20,9 @@ from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
 PAGE = 50
+# Of more projects, a list is shown in which several can be chosen.
+MAX_CHECKBOXES = 100
+_ALL, _ONLY = "all", "only"
 
 
 def _role_choices(console: Console) -> list[tuple[str, str]]:
@@ -28,7 +31,62 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
     return [(role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in givable]
 
 
-class InviteForm(forms.Form):
+class PlaceForm(forms.Form):
+    """A member's role, and the projects that they see."""
+
+    role = forms.ChoiceField(widget=forms.RadioSelect)
+    sees = forms.ChoiceField(
+        label="Projects",
+        choices=[(_ALL, "All projects"), (_ONLY, "Only these, as a viewer or a member")],
+        widget=forms.RadioSelect,
+        required=False,
+    )
+    projects = forms.MultipleChoiceField(label="These projects", required=False)
+
+    def __init__(self, data: Any, console: Console, member: Member | None = None) -> None:
+        own = list(member.projects.all()) if member is not None else []
+        is_limited = member is not None and member.is_limited
+        initial = {
+            "role": member.role if member is not None else Role.VIEWER,
+            "sees": _ONLY if is_limited else _ALL,
+            "projects": [str(row.pk) for row in own],
+        }
+        super().__init__(data, initial=initial)
+        self.console = console
+        fields: Any = self.fields
+        fields["role"].choices = _role_choices(console)
+        # An archived project of theirs stays a choice.
+        self.offered = {str(row.pk): row for row in [*console.projects, *own]}
+        fields["projects"].choices = [(key, row.name) for key, row in self.offered.items()]
+        is_short = len(self.offered) <= MAX_CHECKBOXES
+        fields["projects"].widget = (
+            forms.CheckboxSelectMultiple(choices=fields["projects"].choices)
+            if is_short
+            else forms.SelectMultiple({"size": 12}, choices=fields["projects"].choices)
+        )
+
+    @property
+    def limit(self) -> list[Project] | None:
+        """Return the projects of a valid form's limit; None for all."""
+        if self.cleaned_data["sees"] != _ONLY:
+            return None
+        return [self.offered[each] for each in self.cleaned_data["projects"]]
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a limit of a role that can't have one, and one without a project."""
+        data = self.cleaned_data
+        if data.get("sees") == _ONLY and not self.errors:
+            if data["role"] not in LIMITABLE_ROLES:
+                self.add_error("role", "Only a viewer or a member can be limited to projects.")
+            if not data["projects"]:
+                self.add_error("projects", "Choose at least one project.")
+            elif len(data["projects"]) > memberships.MAX_PROJECTS_OF_LIMIT:
+                most = memberships.MAX_PROJECTS_OF_LIMIT
+                self.add_error("projects", f"Choose at most {most} projects.")
+        return data
+
+
+class InviteForm(PlaceForm):
     """An invitation of a new person, or of a colleague from another organization."""
 
     email = forms.EmailField(label="E-mail address", required=False, max_length=email_addresses.MAX_CHARS)
@@ -40,17 +98,10 @@ class InviteForm(forms.Form):
         help_text="Leave it empty to use the e-mail address. To add a colleague who has an account already, "
         "enter the name of that account.",
     )
-    role = forms.ChoiceField(widget=forms.RadioSelect)
-
-    def __init__(self, data: Any, console: Console) -> None:
-        super().__init__(data, initial={"role": Role.VIEWER})
-        self.console = console
-        field: Any = self.fields["role"]
-        field.choices = _role_choices(console)
 
     def clean(self) -> dict[str, Any]:
         """Find or make the person; raises `ValidationError` for a member and for a name that is taken."""
-        data = self.cleaned_data
+        data = super().clean()
         if self.errors:
             return data
         data["email"] = data["email"].lower()
@@ -76,7 +127,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not search.is_valid():
         context["mistake"] = first_mistake(search)
         return render(request, console, "members.html", context, status=400)
-    rows = search.found_in(_members(console)).order_by("pk")
+    rows = search.found_in(_members(console)).order_by("pk").prefetch_related("projects")
     after = request.GET.get("after", "")
     if is_id(after):
         rows = rows.filter(pk__gt=int(after))
@@ -90,6 +141,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "members": [
             (
                 row,
+                memberships.projects_seen(row),
                 memberships.state(row),
                 may_change and not roles.is_above(row.role, own),
                 own == Role.OWNER and not settings.SENDS_EMAIL and row.user != console.person,
@@ -114,12 +166,31 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         return render(request, console, "invite.html", {"title": "Invite a member", "form": form})
     member = form.cleaned_data["member"]
-    memberships.join(member)
+    memberships.join(member, form.limit)
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
-    messages.success(request, f"{member.user} is now {member.role} of {console.organization}.")
+    messages.success(request, f"{member.user} is now {member.role} of {memberships.sees(member)}.")
     return redirect(console.url("members"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.change_member")
+def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
+    """Show a member's role and projects; change them."""
+    member = _changeable(console, member_id)
+    form = PlaceForm(request.POST or None, console, member)
+    if form.is_valid():
+        try:
+            memberships.change_place(member, form.cleaned_data["role"], form.limit)
+        except ValidationError as error:
+            form.add_error(None, error.messages)
+        else:
+            sees = memberships.sees(member)
+            messages.success(request, f"{member.user} is now {member.role} of {sees}. This holds at once.")
+            return redirect(console.url("members") if member.user != console.person else "console:home")
+    context = {"title": f"Role and projects of {member.user}", "form": form}
+    return render(request, console, "member_place.html", context, 400 if form.errors else 200)
 
 
 def _mail(request: HttpRequest, member: Member) -> None:
@@ -178,6 +249,7 @@ def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     context = {
         "title": f"Invitation of {member.user}",
         "member": member,
+        "sees": memberships.sees(member),
         "link": invitations.link(request, member.user),
         "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
     }

@@ -30,7 +30,7 @@ class Tab:
 
 
 @require_safe
-@page("accounts.view_organization")
+@page("accounts.view_organization", keeps_to_projects=True)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the models with their windows and prices."""
     context = {"title": "Models", "offers": offers(console)}
@@ -38,7 +38,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_safe
-@page("accounts.view_organization")
+@page("accounts.view_organization", keeps_to_projects=True)
 def model_page(request: HttpRequest, console: Console, model: str) -> HttpResponse:
     """Show one model: prices, how its requests went, accepted parameters, and snippets with the base URL of
     this request.

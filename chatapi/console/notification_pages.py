@@ -98,8 +98,7 @@ def _show(
 
 def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     kind, before = form.cleaned_data["kind"], form.cleaned_data["before"]
-    rows = access.belonging_to(console.organization.pk, Event.objects.exclude(kind=EventKind.TEST))
-    rows = rows.select_related("organization")
+    rows = console.rows(Event.objects.exclude(kind=EventKind.TEST)).select_related("organization")
     if kind:
         rows = rows.filter(kind=kind)
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])

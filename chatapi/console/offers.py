@@ -86,7 +86,8 @@ def chat_offers(console: Console) -> list[Offer]:
 
 def _callable(console: Console) -> list[CatalogModel]:
     project = console.project
-    projects = [project] if project and project.is_active else console.projects
+    is_chosen = project is not None and (project.is_active or console.limit is not None)
+    projects = [project] if project and is_chosen else console.projects
     served = {model.id: model for model in catalog.load().values() if model.is_listed}
     return [
         model

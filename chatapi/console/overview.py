@@ -27,7 +27,7 @@ MAX_COLUMNS = 62
 
 
 @require_safe
-@page("usage.view_hourlyusage")
+@page("usage.view_hourlyusage", keeps_to_projects=True)
 def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the sums and the chart of the URL's range and filters."""
     form = scoped(OverviewForm, request, console)
@@ -57,7 +57,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "all_groups": all_groups(form, now, series.listed),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
-        "has_requests": partial(has_requests, console.organization),
+        "has_requests": partial(has_requests, console),
         "has_earlier": before.requests > 0,
         "refusals": refusals(form, lambda *_: "") if form.group_by == "error" else None,
         "newest_since": form.newest_since(),

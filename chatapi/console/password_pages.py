@@ -151,8 +151,10 @@ class Invitation(ChosenPassword):
         """Add the membership that the link is for, and the sender's name."""
         context = super().get_context_data(**kwargs)
         if self.validlink and self.user is not None and memberships.is_invited(self.user):
+            place = self.user.memberships.select_related("organization").first()
             context |= {
-                "place": self.user.memberships.select_related("organization").first(),
+                "place": place,
+                "sees": memberships.sees(place) if place else "",
                 "sender": invitations.sender_named(self.token),
             }
         return context

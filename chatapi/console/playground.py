@@ -25,7 +25,7 @@ _DIALECTS = [name for name in protocol_of(STREAMING["chat"].path).dialects if na
 
 
 @require_safe
-@page("accounts.add_apikey")
+@page("accounts.add_apikey", keeps_to_projects=True)
 def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the playground; its script sends the request."""
     models = chat_offers(console)
@@ -43,7 +43,7 @@ def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_POST
-@page("accounts.add_apikey")
+@page("accounts.add_apikey", keeps_to_projects=True)
 def request_code(request: HttpRequest, console: Console) -> HttpResponse:
     """Return a request's code in each client, with the reader's base URL."""
     protocol, dialect = request.POST.get("protocol", ""), request.POST.get("dialect", "")
@@ -62,7 +62,7 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_POST
-@page("accounts.add_apikey")
+@page("accounts.add_apikey", keeps_to_projects=True)
 def new_key(request: HttpRequest, console: Console) -> HttpResponse:
     """Return a new secret of the session's key for the project; of its test key if the form asks for one.
 

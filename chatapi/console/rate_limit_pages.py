@@ -96,7 +96,7 @@ class Line:
 
 
 @require_safe
-@page("accounts.view_ratelimit")
+@page("accounts.view_ratelimit", keeps_to_projects=True)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the limits, newest first, with their use."""
     rows = _rows(console)
@@ -180,7 +180,7 @@ def remove(request: HttpRequest, console: Console, limit_id: int) -> HttpRespons
 
 def _rows(console: Console) -> Any:
     owners = ("organization", "project__organization", "api_key__project", "end_user__project__organization")
-    return access.belonging_to(console.organization.pk, RateLimit.objects.select_related(*owners))
+    return console.rows(RateLimit.objects.select_related(*owners))
 
 
 def _changeable(console: Console, limit_id: int) -> RateLimit:

@@ -7,7 +7,6 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_safe
 
-from accounts import access
 from chatapi.console.filters import scoped, without_mistakes
 from chatapi.console.tenancy import Console, page, render
 from chatapi.wire.dialects import DIALECTS
@@ -25,7 +24,7 @@ _ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.count
 
 
 @require_safe
-@page("usage.view_generation")
+@page("usage.view_generation", keeps_to_projects=True)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the requests that match the URL's filters; redirect from an id to its receipt."""
     form, after = scoped(RequestsForm, request, console), request.GET.get("after", "")
@@ -60,19 +59,20 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_safe
-@page("usage.view_generation")
+@page("usage.view_generation", keeps_to_projects=True)
 def requests_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
     """Send all requests that match the URL's filters as a file, and record the export in the audit log."""
     return exports.request_rows(request, scoped(RequestsForm, request, console), file_format)
 
 
 @require_safe
-@page("usage.view_generation")
+@page("usage.view_generation", keeps_to_projects=True)
 def receipt_page(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
     """Show one request: its cost, its time and its outcome."""
     found = generation_id_in(generation_id)
     rows = Generation.objects.select_related("organization", "project", "api_key")
-    row = access.belonging_to(console.organization.pk, rows).filter(pk=found).first() if found else None
+    row = console.rows(rows).filter(pk=found).first() if found else None
     if row is None:
         raise Http404("There is no such request.")
-    return render(request, console, "request.html", receipt_context(row) | {"title": "Receipt"})
+    context = receipt_context(row) | {"title": "Receipt"}
+    return render(request, console.at(row.project_id), "request.html", context)

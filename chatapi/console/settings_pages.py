@@ -11,7 +11,6 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from accounts import access
 from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from accounts.pages.organization_form import NamedOrganizationForm
@@ -128,7 +127,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
 @page("accounts.change_project")
 def project_page(request: HttpRequest, console: Console, project_id: int) -> HttpResponse:
     """Show the settings of a project; change them."""
-    rows = access.belonging_to(console.organization.pk, Project.objects.filter(pk=project_id))
+    rows = console.rows(Project.objects.filter(pk=project_id))
     row = rows.select_related("organization").first()
     if row is None:
         raise Http404("There is no such project.")

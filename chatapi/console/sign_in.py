@@ -15,7 +15,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
-from accounts.models import Organization
 from accounts.sign_in import providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
@@ -84,9 +83,9 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 @never_cache
 def home(request: HttpRequest) -> HttpResponse:
     """Redirect to the person's only organization, or let them choose one."""
-    if not access.may_enter(request.user):
+    if not access.may_sign_in(request.user):
         return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
-    rows = list(access.seen_by(request.user, Organization.objects.all())[: MAX_CHOICES + 1])
+    rows = list(access.organizations_in_console(request.user)[: MAX_CHOICES + 1])
     if len(rows) == 1:
         return redirect("console:home_of", rows[0].pk)
     context = {"organizations": rows[:MAX_CHOICES], "has_more": len(rows) > MAX_CHOICES}
@@ -94,8 +93,8 @@ def home(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@page("accounts.view_organization")
+@page("accounts.view_organization", keeps_to_projects=True)
 def home_of(request: HttpRequest, console: Console) -> HttpResponse:
     """Redirect to Start until there is a request, then to the Overview."""
-    has_requests = Generation.objects.filter(organization=console.organization).exists()
+    has_requests = console.rows(Generation.objects.all()).exists()
     return redirect(console.url("overview" if has_requests else "start"))

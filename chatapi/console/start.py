@@ -8,7 +8,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from accounts import access
 from accounts.models import APIKey, Member, Organization
 from chatapi.console.no_credit import NoCredit
 from chatapi.console.offers import first_model
@@ -36,7 +35,7 @@ class Step:
 
 
 @require_safe
-@page("accounts.view_organization")
+@page("accounts.view_organization", keeps_to_projects=True)
 def start_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the checklist; a script follows the first request while it streams."""
     no_credit = NoCredit.of(console)
@@ -61,12 +60,13 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 def _steps(console: Console, no_credit: NoCredit | None) -> list[Step]:
-    organization = console.organization
-    key, generation, settled, limit, colleague = _found(organization)
+    key, generation, settled, limit, colleague = _found(console)
     may = console.may
-    project_id = console.projects[0].pk if console.projects else ""
+    first = console.projects[0] if console.projects else None
+    project = console.project if console.limit is not None else first
+    project_id = project.pk if project else ""
     new_key_url = console.url("new_key", project=project_id) if may("accounts.add_apikey") else ""
-    return [
+    steps = [
         Step(
             "project",
             "Create a project",
@@ -101,6 +101,8 @@ def _steps(console: Console, no_credit: NoCredit | None) -> list[Step]:
             console.url("invite") if may("accounts.add_member") else "",
         ),
     ]
+    # Who sees single projects has them already, and neither sets budgets nor invites.
+    return steps if console.limit is None else [each for each in steps if each.id in ("key", "request")]
 
 
 def _refusals(console: Console) -> list[KeyRefusals]:
@@ -108,21 +110,22 @@ def _refusals(console: Console) -> list[KeyRefusals]:
     if not console.may("usage.view_hourlyusage"):
         return []
     now = timezone.now()
-    organization_id = console.organization.pk
-    return refused_requests.by_key(now - REFUSED_WITHIN, now, MAX_REFUSALS, organization_id=organization_id)
+    owners = {"organization_id": console.organization.pk}
+    if console.limit is not None and console.project is not None:
+        owners["project_id"] = console.project.pk
+    return refused_requests.by_key(now - REFUSED_WITHIN, now, MAX_REFUSALS, **owners)
 
 
-def _found(organization: Organization) -> tuple[bool, ...]:
+def _found(console: Console) -> tuple[bool, ...]:
     """Return whether there is a key, a request, a settled request, a budget limit, and a second member."""
-    models = (APIKey, Generation, HourlyUsage, BudgetLimit)
-    rows = [access.belonging_to(organization.pk, model._default_manager.all()) for model in models]
+    organization, models = console.organization, (APIKey, Generation, HourlyUsage, BudgetLimit)
+    rows = [console.rows(model._default_manager.all()) for model in models]
     members = Member.objects.filter(organization=organization).order_by("pk")[1:2]
     exist = {f"has_{at}": Exists(each) for at, each in enumerate([*rows, members])}
     found = Organization.objects.filter(pk=organization.pk).values_list(*exist.values()).get()
     return tuple(map(bool, found))
 
 
-def has_requests(organization: Organization) -> bool:
-    """Return whether the organization has sent a request."""
-    models = (Generation, HourlyUsage)
-    return any(access.belonging_to(organization.pk, each._default_manager.all()).exists() for each in models)
+def has_requests(console: Console) -> bool:
+    """Return whether a request was sent that the person may see here."""
+    return any(console.rows(each._default_manager.all()).exists() for each in (Generation, HourlyUsage))

@@ -5,7 +5,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from accounts import access
 from chatapi.console.tenancy import Console, page, render
 from usage.models import Statement
 from usage.pages.statement_pages import PAGE, PERMISSION, context_of, download, read_period
@@ -24,7 +23,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     if after and before is None:
         mistake = f"After: {after[:40]!r} is not a month such as 2026-10."
         return render(request, console, "statements.html", context | {"mistake": mistake}, status=400)
-    rows = access.belonging_to(console.organization.pk, Statement.objects.all())
+    rows = console.rows(Statement.objects.all())
     if before is not None:
         rows = rows.filter(month__lt=before.first_day)
     # One row more than is shown tells whether there is an older page.

@@ -1,16 +1,16 @@
 """The base of an organization's pages: the permission check, the frame, and rendering."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -20,13 +20,15 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.cache import never_cache
 
-from accounts import access
+from accounts import access, roles
 from accounts.forwarding import client_ip
-from accounts.models import Organization, Project
+from accounts.models import APIKey, Organization, Project
 from accounts.pages.admin_site import CONFLICT
 from usage.models import Credit
 from usage.pages.filters import is_id
 from usage.payment import configuration
+
+Row = TypeVar("Row", bound=Model)
 
 # The most organizations, and projects, that the switcher lists.
 MAX_CHOICES = 50
@@ -44,18 +46,20 @@ class _Page(NamedTuple):
     title: str
     name: str
     permission: str
+    keeps_to_projects: bool = False
+    """Whether people who see single projects may open it; `page` has the same argument."""
 
 
 _PAGES = (
-    _Page("Start", "start", "accounts.view_organization"),
-    _Page("Overview", "overview", "usage.view_hourlyusage"),
-    _Page("Usage", "usage", "usage.view_hourlyusage"),
-    _Page("Requests", "requests", "usage.view_generation"),
-    _Page("Live", "live", "usage.view_generation"),
-    _Page("API keys", "keys", "accounts.view_apikey"),
-    _Page("Budgets and limits", "budgets", "usage.view_budgetlimit"),
-    _Page("Models", "models", "accounts.view_organization"),
-    _Page("Playground", "playground", "accounts.add_apikey"),
+    _Page("Start", "start", "accounts.view_organization", True),
+    _Page("Overview", "overview", "usage.view_hourlyusage", True),
+    _Page("Usage", "usage", "usage.view_hourlyusage", True),
+    _Page("Requests", "requests", "usage.view_generation", True),
+    _Page("Live", "live", "usage.view_generation", True),
+    _Page("API keys", "keys", "accounts.view_apikey", True),
+    _Page("Budgets and limits", "budgets", "usage.view_budgetlimit", True),
+    _Page("Models", "models", "accounts.view_organization", True),
+    _Page("Playground", "playground", "accounts.add_apikey", True),
     _Page("Credit", "credit", "payment.view_payment"),
     _Page("Statements", "statements", "usage.view_statement"),
     _Page("Notifications", "notifications", "usage.view_event"),
@@ -64,6 +68,28 @@ _PAGES = (
     _Page("Audit log", "audit", "audit.view_auditentry"),
     _Page("Settings", "settings", "accounts.view_organization"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The single projects of an organization that a person sees, and the person's role there."""
+
+    role: str
+    projects: list[Project]
+    """With archived ones, in natural order; at least one."""
+    linked_id: str = ""
+    """The project of the key that the URL names, by its number, if it is one of these."""
+
+
+def _limit_of(membership: Any, key_id: str) -> Limit | None:
+    """Return the limit of a membership; None if there is no project, so that it shows nothing."""
+    keys = APIKey.objects.filter(project=OuterRef("pk"), pk=int(key_id) if is_id(key_id) else 0)
+    rows: list[Any] = access.projects_of(membership, has_key=Exists(keys))
+    for row in rows:
+        row.organization = membership.organization
+    # A link of a colleague who sees all projects may name a key only.
+    linked = next((str(row.pk) for row in rows if row.has_key), "")
+    return Limit(membership.role, rows, linked) if rows else None
 
 
 @dataclass(frozen=True)
@@ -75,32 +101,58 @@ class Console:
     others: list[Organization]
     """The person's other organizations."""
     project_id: str
-    """The project in the URL, by its number or name; empty: all projects."""
+    """The project in the URL, by its number or name; empty: all projects, or the first of a limit."""
     has_credit: bool
     """Whether the operator has granted credit, or refuses requests without it."""
     client_ip: str | None = None
     """The IP from which the person sent the request, if it is known."""
+    limit: Limit | None = None
+    """The projects to which the person's membership is limited; None: all of the organization."""
 
     @cached_property
     def projects(self) -> list[Project]:
-        """Return the active projects of the organization, read on first use: not all responses need them."""
-        rows = list(Project.objects.filter(organization=self.organization, is_active=True))
+        """Return the active projects that the person sees, read on first use: not all responses need them."""
+        if self.limit is not None:
+            rows = [row for row in self.limit.projects if row.is_active]
+        else:
+            rows = list(Project.objects.filter(organization=self.organization, is_active=True))
         for row in rows:
             row.organization = self.organization
         return rows
 
     @cached_property
     def project(self) -> Project | None:
-        """Return the project that the URL names by id or name, archived ones included; None means all."""
+        """Return the project that the URL names by id or name, archived ones included; None means all.
+
+        A person with a limit always looks at one project: raises `Http404` for any but theirs.
+        """
         text = self.project_id.strip()
+        column = "pk" if is_id(text) else "name"
+        values = [int(text)] if is_id(text) else [text, text.removeprefix(f"{self.organization} / ")]
+        if self.limit is not None:
+            own = [*self.projects, *self.limit.projects]
+            found = next((row for row in own if not text or getattr(row, column) in values), None)
+            if found is None:
+                raise Http404("There is no such project.")
+            return found
         # PostgreSQL refuses a NUL in a query.
         if not text or "\x00" in text:
             return None
-        column = "pk" if is_id(text) else "name"
-        values = [int(text)] if is_id(text) else [text, text.removeprefix(f"{self.organization} / ")]
         found = next((row for row in self.projects if getattr(row, column) in values), None)
         rows = Project.objects.select_related("organization").filter(**{f"{column}__in": values})
         return found or access.belonging_to(self.organization.pk, rows).first()
+
+    def rows(self, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Return those of the rows that the person may see here: the organization's, or those of the limit's
+        projects. Every page reads its rows through this.
+        """
+        if self.limit is None:
+            return access.belonging_to(self.organization.pk, rows)
+        return access.in_projects([row.pk for row in self.limit.projects], rows)
+
+    def at(self, project_id: int) -> "Console":
+        """Return the console of a page about a row of this project: with a limit, it looks at the project."""
+        return self if self.limit is None else replace(self, project_id=str(project_id))
 
     def project_names(self, most: int | None = None) -> list[tuple[int, str]]:
         """Return the ids and names of the first active projects, and of the chosen one."""
@@ -119,14 +171,18 @@ class Console:
         known = {each.organization_id: each for each in memberships}
         found: Any = known.pop(organization_id, None)
         organization = found and found.organization
+        project_id, limit = request.GET.get("project", ""), None
+        if found is not None and found.is_limited and not access.is_operator(person):
+            limit = _limit_of(found, request.GET.get("key", ""))
+            project_id = project_id or (limit.linked_id if limit else "")
+            found = found if limit else None
         if found is None and access.is_operator(person):
             rows = Organization.objects.annotate(has_credit=_has_credit("pk"))
             found = organization = rows.filter(pk=organization_id).first()
         if found is None:
             raise Http404("There is no such organization.")
         others = [each.organization for each in known.values()][:MAX_CHOICES]
-        project_id, ip = request.GET.get("project", ""), client_ip(request)
-        return cls(person, organization, others, project_id, found.has_credit, ip)
+        return cls(person, organization, others, project_id, found.has_credit, client_ip(request), limit)
 
     @property
     def shows_credit(self) -> bool:
@@ -134,11 +190,19 @@ class Console:
         return (configuration.is_on() or self.has_credit) and self.may("payment.view_payment")
 
     def may(self, permission: str) -> bool:
-        """Return whether the person has the permission in this organization."""
+        """Return whether the person has the permission in this organization, or in the projects that they
+        see of it.
+        """
+        if self.limit is not None:
+            return permission in roles.LIMITED_PERMISSIONS[self.limit.role]
         return access.may_in(self.person, permission, self.organization.pk)
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
-        """Return the URL of a page of this organization, with the parameters that are set."""
+        """Return the URL of a page of this organization, with the parameters that are set. With a limit, it
+        stays at the project.
+        """
+        if self.limit is not None and name in _BY_PROJECT and self.project is not None:
+            query.setdefault("project", self.project.pk)
         parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])
         return f"{path}?{parameters}" if parameters else path
@@ -147,12 +211,14 @@ class Console:
 View = Callable[..., HttpResponseBase]
 
 
-def page(permission: str) -> Callable[[View], View]:
+def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View], View]:
     """Return a decorator for views of one organization: they get the `Console` instead of its id.
 
     Visitors are sent to the sign-in page. An organization that the person may not see is a 404, a missing
-    permission is a 403. After an `IntegrityError`, which a change at the same time causes, the form is shown
-    again with a message. The organization's time zone is active in the view.
+    permission is a 403. People who see single projects may open a page only if it `keeps_to_projects`: all
+    that it shows and changes goes through `console.rows` and `console.project`. After an `IntegrityError`,
+    which a change at the same time causes, the form is shown again with a message. The organization's time
+    zone is active in the view.
     """
 
     def decorate(view: View) -> View:
@@ -160,11 +226,13 @@ def page(permission: str) -> Callable[[View], View]:
         @wraps(view)
         def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
             memberships = access.memberships_of(request.user, has_credit=_has_credit("organization"))
-            if not access.may_enter(request.user):
+            if not access.may_sign_in(request.user):
                 return redirect_to_login(_page_of(request), reverse("console:sign_in"))
             console = Console.of(request, memberships, organization_id)
-            if not console.may(permission):
+            if not console.may(permission) or (console.limit is not None and not keeps_to_projects):
                 raise PermissionDenied
+            if console.limit is not None:
+                _ = console.project  # raises `Http404` for a project that the person does not see
             with timezone.override(console.organization.time_zone):
                 try:
                     return view(request, console, **kwargs)
@@ -217,13 +285,15 @@ def render(
 
 
 def _is_shown(console: Console, of: _Page) -> bool:
+    if console.limit is not None and not of.keeps_to_projects:
+        return False
     return console.shows_credit if of.name == "credit" else console.may(of.permission)
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:
     """Return the menu's link to a page; it is current on the pages below it, too."""
-    project_id = console.project and console.project.pk
-    return Link(of.title, console.url(of.name, project=project_id), path.startswith(console.url(of.name)))
+    url = console.url(of.name, project=console.project and console.project.pk)
+    return Link(of.title, url, path.startswith(url.partition("?")[0]))
 
 
 # The pages that can show one project; on these, the switcher's links stay on the page.
@@ -233,13 +303,15 @@ _BY_PROJECT = {
 
 
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
-    """Return the links to all projects and to each one, with the URL's other parameters."""
+    """Return the links to all projects and to each one, with the URL's other parameters. A person who sees
+    single projects gets the links to these.
+    """
     name = here if here in _BY_PROJECT else "overview"
     kept = {key: value for key, value in query.items() if key not in ("project", "key", "after", "before")}
     kept = kept if name == here else {}
     chosen = console.project and console.project.pk
-    every = Link("All projects", console.url(name, **kept), chosen is None)
-    return [every] + [
+    every = [Link("All projects", console.url(name, **kept), chosen is None)] if console.limit is None else []
+    return every + [
         Link(text, console.url(name, **kept, project=row_id), row_id == chosen)
         for row_id, text in console.project_names(MAX_CHOICES)
     ]

@@ -76,6 +76,7 @@ _of_organization = [
     path("members/invite", member_pages.invite, name="invite"),
     path("members/<int:member_id>/invitation", member_pages.invitation, name="invitation"),
     path("members/<int:member_id>/new-password", member_pages.new_password, name="member_password"),
+    path("members/<int:member_id>/place", member_pages.place_page, name="member_place"),
     path("members/<int:member_id>/role", member_pages.change_role, name="change_role"),
     path("members/<int:member_id>/remove", member_pages.remove, name="remove_member"),
     path("settings", settings_pages.settings_page, name="settings"),

@@ -44,7 +44,7 @@ class GroupLine:
 
 
 @require_safe
-@page("usage.view_hourlyusage")
+@page("usage.view_hourlyusage", keeps_to_projects=True)
 def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the charts of the URL's range and filters, the groups, the errors and the refusals."""
     form = _form(request, console)
@@ -79,7 +79,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "trends": trends,
         "rows": table(trends),
         "has_usage": whole.requests > 0,
-        "has_requests": partial(has_requests, console.organization),
+        "has_requests": partial(has_requests, console),
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "all_groups": all_groups(form, whole, series.listed),
         "groups": _groups(form, grouped, found),
@@ -98,7 +98,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_safe
-@page("usage.view_hourlyusage")
+@page("usage.view_hourlyusage", keeps_to_projects=True)
 def usage_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
     """Send the page's sums as a file, and record the export in the audit log."""
     return exports.sums(request, _form(request, console), file_format)

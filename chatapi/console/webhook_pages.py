@@ -8,7 +8,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access
 from chatapi.console.notification_pages import own_sentence
 from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications import backlog, webhooks
@@ -139,7 +138,7 @@ def _secret_page(
 
 
 def _endpoints(console: Console) -> Any:
-    return access.belonging_to(console.organization.pk, WebhookEndpoint.objects.all())
+    return console.rows(WebhookEndpoint.objects.all())
 
 
 def _endpoint(console: Console, endpoint_id: int) -> WebhookEndpoint:

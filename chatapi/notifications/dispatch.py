@@ -94,7 +94,9 @@ def _people(event: Event) -> list[User]:
     if event.organization_id is None:
         people = [(person, True) for person in User.objects.filter(is_superuser=True)]
     else:
-        members = Member.objects.filter(organization=event.organization_id).select_related("user")
+        # Events are of the whole organization, also those about a project: they name its spending.
+        members = Member.objects.filter(organization=event.organization_id, is_limited=False)
+        members = members.select_related("user")
         people = [(member.user, member.role in MAILED_ROLES) for member in members]
     return [
         person for person, by_default in people if gets_mail(person) and wanted.get(person.pk, by_default)
@@ -102,8 +104,8 @@ def _people(event: Event) -> list[User]:
 
 
 def mailable(organization_id: int | None) -> list[User]:
-    """Return the members of the organization to whom mail may go, sorted by user name."""
-    members = Member.objects.filter(organization=organization_id).select_related("user")
+    """Return the members who see the whole organization and to whom mail may go, sorted by user name."""
+    members = Member.objects.filter(organization=organization_id, is_limited=False).select_related("user")
     people = [member.user for member in members.order_by("user__username")]
     return [person for person in people if gets_mail(person)]
 

@@ -92,14 +92,17 @@ def with_maker(rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
     return rows.annotate(made=Subquery(entries.order_by("id").values(made=made)[:1]))
 
 
-def made_by(row: Any, person: Person) -> str:
+def made_by(row: Any, person: Person, *, names_keys: bool = True) -> str:
     """Return the name of the person, key or command that made the key; empty if the audit log has no entry.
 
-    Names of people outside the organization are for those who may read the audit log.
+    Names of people outside the organization are for those who may read the audit log. Names of keys are not
+    for those who see single projects: it may be a key of another project.
     """
     made = row.made
     if made is None:
         return ""
+    if made["key"] is not None and not names_keys:
+        return "an admin key"
     is_insider = made["is_member"] or made["key"] is not None
     if is_insider or access.may_in(person, audit.PERMISSION, row.project.organization_id):
         return str(made["name"])
@@ -115,9 +118,13 @@ def may_add(row: APIKey, person: Person) -> dict[str, bool]:
     }
 
 
-def rate_limits(row: APIKey) -> Iterator[LimitRow]:
-    """Yield the key's limits, then its project's and its organization's."""
-    owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
+def rate_limits(row: APIKey, *, is_of_project: bool = False) -> Iterator[LimitRow]:
+    """Yield the key's limits, then its project's and, unless the page is of its project only, its
+    organization's.
+    """
+    owners = Q(project=row.project_id) | Q(api_key=row.pk)
+    if not is_of_project:
+        owners |= Q(organization=row.project.organization_id)
     found = RateLimit.objects.filter(owners, each_end_user=False)
     for limit in sorted(
         found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)
@@ -127,8 +134,10 @@ def rate_limits(row: APIKey) -> Iterator[LimitRow]:
         yield LimitRow(_OWNERS[Scope(limit.scope)], limit.model, numbers, url)
 
 
-def budgets(row: APIKey) -> Iterator[BudgetRow]:
-    """Yield the key's budgets, then its project's and its organization's."""
+def budgets(row: APIKey, *, is_of_project: bool = False) -> Iterator[BudgetRow]:
+    """Yield the key's budgets, then its project's and, unless the page is of its project only, its
+    organization's.
+    """
     organization = row.project.organization
     known = spending.now(
         organization_id=organization.pk,
@@ -137,5 +146,7 @@ def budgets(row: APIKey) -> Iterator[BudgetRow]:
         time_zone=organization.time_zone,
     )
     for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.key.scope))):
+        if is_of_project and each.key.scope == Scope.ORGANIZATION:
+            continue
         url = reverse("admin:usage_budgetlimit_change", args=[each.limit_id]) if each.limit_id else ""
         yield BudgetRow(_OWNERS[Scope(each.key.scope)], each, url)

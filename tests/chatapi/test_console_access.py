@@ -1,8 +1,9 @@
 """Who gets what on every page of the console: a page that this file does not know fails it.
 
 Each page of Acme's has the least role that may read it, and the least that may send its form. They are asked
-for by Acme's own people by role, operators, Umbrella's owner, a person without organization, a visitor and an
-API key. Pages of one row are asked for with Umbrella's rows, too.
+for by Acme's own people by role, also by those who see a single project, operators, Umbrella's owner, a
+person without organization, a visitor and an API key. Pages of one row are asked for with Umbrella's rows,
+too.
 """
 
 import re
@@ -75,6 +76,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "invite": ("admin", "admin"),
     "invitation": ("admin", NOBODY),
     "member_password": (NOBODY, "owner"),
+    "member_place": ("admin", "admin"),
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
     "notifications": ("viewer", "viewer"),
@@ -96,9 +98,15 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "change_domain": (NOBODY, "owner"),
     "remove_domain": (NOBODY, "owner"),
 }
+# The pages that people who see single projects may open, as far as their role allows it.
+OF_PROJECTS = {
+    "home_of", "start", "overview", "usage", "usage_file", "requests", "requests_file", "request", "live",
+    "keys", "key", "new_key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",
+    "budgets", "budget", "rate_limits", "models", "model", "playground", "playground_key", "playground_code",
+}  # fmt: skip
 OF_A_ROW = (
     "request", "live_stop", "key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",
-    "invitation", "change_role", "remove_member", "statement", "budget",
+    "invitation", "member_place", "change_role", "remove_member", "statement", "budget",
     "remove_budget", "remove_alert", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
     "member_password", "change_domain", "remove_domain",
@@ -171,7 +179,7 @@ class House:
         webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
         if name == "replay_webhook":
             return reverse(f"console:{name}", args=[self.acme.pk, *webhook])
-        of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
+        of_member = dict.fromkeys(("invitation", "member_place", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
         months = {"statement": (month,), "statement_file": (month, "csv")}
         months |= dict.fromkeys(("usage_file", "requests_file"), ("csv",))
@@ -209,8 +217,12 @@ def client_as(house: House, who: str) -> Client:
     user = User.objects.create_user(
         "eve", is_staff=who in ("clerk", "operator"), is_superuser=who == "operator"
     )
-    if who in LEAST_FIRST:
-        Member.objects.create(organization=house.acme, user=user, role=who)
+    role = who.removeprefix("limited ")
+    if role in LEAST_FIRST:
+        member = Member.objects.create(
+            organization=house.acme, user=user, role=role, is_limited=who.startswith("limited ")
+        )
+        member.projects.set([house.alice.project] if member.is_limited else [])
     return client_of(user)
 
 
@@ -221,7 +233,7 @@ def outcome(response: Any) -> str:
     return {404: "unknown", 403: "refused", 405: "no such method"}.get(response.status_code, "allowed")
 
 
-def expected(who: str, least: str | None) -> str:
+def expected(who: str, least: str | None, name: str) -> str:
     if who in ("visitor", "API key", "nobody's member"):
         return "no such method" if least is None else "signs in"
     if least is None:
@@ -230,8 +242,9 @@ def expected(who: str, least: str | None) -> str:
         return "unknown"
     if who == "operator":
         return "allowed"
-    if who == "clerk":
+    if who == "clerk" or (who.startswith("limited ") and name not in OF_PROJECTS):
         return "refused"
+    who = who.removeprefix("limited ")
     return (
         "allowed"
         if least in LEAST_FIRST and LEAST_FIRST.index(who) >= LEAST_FIRST.index(least)
@@ -244,7 +257,18 @@ def test_every_page_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "who", ["operator", "clerk", *LEAST_FIRST, "stranger", "nobody's member", "visitor", "API key"]
+    "who",
+    [
+        "operator",
+        "clerk",
+        *LEAST_FIRST,
+        "limited viewer",
+        "limited member",
+        "stranger",
+        "nobody's member",
+        "visitor",
+        "API key",
+    ],
 )
 def test_everyone_gets_exactly_what_they_may(house: House, who: str) -> None:
     client, wrong = client_as(house, who), []
@@ -254,8 +278,8 @@ def test_everyone_gets_exactly_what_they_may(house: House, who: str) -> None:
             with transaction.atomic():
                 found = outcome(getattr(client, method)(house.path(name), sent if method == "post" else {}))
                 transaction.set_rollback(True)
-            if found != expected(who, least):
-                wrong.append(f"{method} {name}: {found} instead of {expected(who, least)}")
+            if found != expected(who, least, name):
+                wrong.append(f"{method} {name}: {found} instead of {expected(who, least, name)}")
     assert not wrong, "\n" + "\n".join(wrong)
 
 

@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
+from accounts import memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import email_addresses, nonces
@@ -368,6 +369,21 @@ def test_the_only_owner_stays_one(provider: Provider, acme: Organization, alice:
     provider.knows("15", email="alice@acme.example", groups=["users"])
     assert who(come(provider, row, "15")[1]) == "alice"
     assert Member.objects.get(user=alice.user).role == Role.OWNER
+
+
+@pytest.mark.parametrize(("group", "role"), [("users", "member"), ("admins", "viewer")])
+def test_groups_neither_lift_a_limit_nor_give_a_role_above_it(
+    provider: Provider, acme: Organization, bob: Person, group: str, role: str
+) -> None:
+    mapping = {"users": "member", "admins": "admin"}
+    row = offer(acme, provider, "acme.example", groups_claim="groups", group_roles=mapping)
+    User.objects.filter(pk=bob.user.pk).update(email="bob@acme.example")
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    memberships.change_place(Member.objects.get(user=bob.user), Role.VIEWER, [bob.project])
+    provider.knows(f"17-{group}", email="bob@acme.example", groups=[group])
+    assert who(come(provider, row, f"17-{group}")[1]) == "bob"
+    member = Member.objects.get(user=bob.user)
+    assert (member.role, member.is_limited, [*member.projects.all()]) == (role, True, [bob.project])
 
 
 def test_a_removed_member_comes_back_by_a_group_only(

@@ -80,9 +80,7 @@ def test_any_address_is_invited(boss: Person) -> None:
     assert found["name"] == address
 
 
-def test_an_invitation_to_projects_is_to_all_of_the_organization(
-    boss: Person, bob: Person, charlie: Person
-) -> None:
+def test_an_invitation_to_projects_is_limited_to_them(boss: Person, bob: Person, charlie: Person) -> None:
     def invited(project: Person, role: str) -> dict[str, Any]:
         named = {"id": str(project.project.pk), "role": role}
         return {"email": "dora@example.com", "role": "reader", "projects": [named]}
@@ -90,7 +88,67 @@ def test_an_invitation_to_projects_is_to_all_of_the_organization(
     path = f"{HERE}/invites"
     assert refused(boss, "POST", path, invited(charlie, "member"), 404)[1] == "not_found"
     assert refused(boss, "POST", path, invited(bob, "owner"))[0] == "projects"
-    assert said(boss, "POST", path, invited(bob, "member"))["status"] == "pending"
+    made = said(boss, "POST", path, invited(bob, "member"))
+    own = [{"id": str(bob.project.pk), "role": "member"}]
+    assert (made["status"], made["projects"]) == ("pending", own)
+    assert said(boss, "GET", f"{path}/{made['id']}")["projects"] == own
+    member = Member.objects.get(pk=made["id"])
+    assert (member.role, member.is_limited, [*member.projects.all()]) == ("viewer", True, [bob.project])
+    # Owners and admins see all, and so do people who are invited to no project.
+    for role in ("admin", "owner"):
+        sent = invited(bob, "owner") | {"role": role, "email": f"{role}@example.com"}
+        assert said(boss, "POST", path, sent)["projects"] == []
+    assert said(boss, "POST", path, {"email": "e@example.com", "role": "member"})["projects"] == []
+    assert Member.objects.filter(is_limited=True).count() == 1
+
+
+def test_a_limited_member_is_listed_at_their_projects(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [bob.project])
+    user = bob.user.pk
+    of_bob, of_boss = (f"{HERE}/projects/{each.project.pk}/users" for each in (bob, boss))
+
+    def names(path: str) -> set[str]:
+        return {each["name"] for each in said(boss, "GET", path)["data"]}
+
+    assert (names(of_bob), names(of_boss)) == ({"alice", "bob"}, {"alice"})
+    assert names(f"{HERE}/users") == {"alice", "bob"}
+    assert said(boss, "GET", f"{of_bob}/{user}")["role"] == "member"
+    for method in ("GET", "POST", "DELETE"):
+        body = {"role": "member"} if method == "POST" else None
+        assert refused(boss, method, f"{of_boss}/{user}", body, 404)[0] == "user_id"
+    assert refused(boss, "POST", of_boss, {"user_id": str(user), "role": "owner"})[0] == "role"
+    assert names(of_boss) == {"alice"}
+    for _ in range(2):
+        assert said(boss, "POST", of_boss, {"user_id": str(user), "role": "member"})["id"] == str(user)
+    assert (names(of_bob), names(of_boss)) == ({"alice", "bob"}, {"alice", "bob"})
+    gone = said(boss, "DELETE", f"{of_bob}/{user}")
+    assert gone == {"object": "organization.project.user.deleted", "id": str(user), "deleted": True}
+    said(boss, "DELETE", f"{of_boss}/{user}")
+    assert (names(of_bob), names(of_boss)) == ({"alice"}, {"alice"})
+    member.refresh_from_db()
+    assert (member.is_limited, member.projects.count()) == (True, 0), "never everything"
+    assert client_of(bob.user).get(url(bob, "overview")).status_code == 404
+
+
+def test_a_member_of_all_projects_is_changed_by_none(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    path = f"{HERE}/projects/{boss.project.pk}/users"
+    assert said(boss, "POST", path, {"user_id": str(bob.user.pk), "role": "member"})["role"] == "member"
+    assert not Member.objects.get(user=bob.user).projects.exists()
+    assert refused(boss, "DELETE", f"{path}/{bob.user.pk}")[0] == "user_id"
+    answer = boss.send("DELETE", f"{path}/{bob.user.pk}").json()
+    assert "this member sees all projects" in answer["error"]["message"]
+
+
+def test_a_limited_member_is_given_no_higher_role(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    path = f"{HERE}/users/{bob.user.pk}"
+    assert refused(boss, "POST", path, {"role": "admin"})[0] == "role"
+    assert said(boss, "POST", path, {"role": "reader"})["role"] == "reader"
+    assert Member.objects.get(user=bob.user).is_limited
 
 
 @pytest.mark.parametrize("query", ["users?emails=", "audit_logs?actor_emails="])

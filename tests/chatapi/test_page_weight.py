@@ -20,7 +20,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts import keys
+from accounts import keys, memberships
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
 from accounts.models.organizations import MAX_PROJECTS
 from chatapi import identity
@@ -237,6 +237,23 @@ def test_every_page_of_the_console_is_small_and_asks_little(
     of_all = BudgetLimit.objects.get(scope="organization", scope_id=acme.pk)
     paths["budget of the organization"] = f"/console/{acme.pk}/budgets/{of_all.pk}"
     wrong = measure(client_of(alice.user), page_paths.views(paths, CONSOLE_VIEWS, **owners_of(alice)))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_page_of_a_limited_member_is_small_and_asks_little(
+    stripe: Stripe, acme: Organization, alice: Person, charlie: Person, small: ServedModel
+) -> None:
+    house = test_console_access.House(acme, alice, charlie)
+    fill(acme, alice)
+    projects = Project.objects.filter(organization=acme).exclude(pk=alice.project.pk)
+    most = [alice.project, *projects[: memberships.MAX_PROJECTS_OF_LIMIT - 1]]
+    eve = User.objects.create_user("eve")
+    memberships.join(Member(organization=acme, user=eve, role=Role.MEMBER), most)
+    open_paths = {
+        name: path for name, path in page_paths.of_console(house).items()
+        if name in test_console_access.OF_PROJECTS
+    }  # fmt: skip
+    wrong = measure(client_of(eve), page_paths.views(open_paths, CONSOLE_VIEWS, **owners_of(alice)))
     assert not wrong, "\n".join(wrong)
 
 

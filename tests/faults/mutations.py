@@ -44,6 +44,31 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "a member of one project reads the rows of the organization",
+        "chatapi/console/tenancy.py",
+        "        if self.limit is None:\n            return access.belonging_to",
+        "        if True:\n            return access.belonging_to",
+        (
+            "tests/chatapi/test_limited_members.py::test_rows_of_another_project_look_like_rows_that_never_were",
+        ),
+    ),
+    Mutation(
+        "a member of one project may open pages that know of no limits",
+        "chatapi/console/tenancy.py",
+        "if not console.may(permission) or (console.limit is not None and not keeps_to_projects):",
+        "if not console.may(permission):",
+        (
+            "tests/chatapi/test_limited_members.py::test_pages_of_the_whole_organization_are_closed_and_not_in_the_menu",
+        ),
+    ),
+    Mutation(
+        "a membership of one project counts for the whole organization",
+        "accounts/access.py",
+        "(found.limited_roles if is_limited else found.roles)[organization_id] = role",
+        "found.roles[organization_id] = role",
+        ("tests/chatapi/test_limited_members.py::test_the_general_door_shows_a_limited_member_nothing",),
+    ),
+    Mutation(
         "a holder with an old fence may settle",
         "usage/books/settlement.py",
         "if row is None or row.fence != item.fence:",

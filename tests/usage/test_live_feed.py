@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from accounts import memberships
 from accounts.models import Member, Role
 from accounts.sign_in.sessions import SignIn, permitted
 from chatapi.asgi import application
@@ -124,6 +125,26 @@ async def test_a_consoles_feed_has_its_organizations_requests_only(
     assert shown == [[str(own)], [], [str(own)], [str(theirs)]]
 
 
+async def test_a_member_of_single_projects_gets_their_requests_in_the_console_only(
+    feed: Any, alice: Person, bob: Person
+) -> None:
+    own, _ = await sync_to_async(admit)(bob), await sync_to_async(admit)(alice)
+    member = await Member.objects.aget(user=bob.user)
+    await sync_to_async(memberships.change_place)(member, Role.VIEWER, [bob.project])
+    client = await sync_to_async(client_of)(bob.user)
+    assert not (await feed(client).connect())[0]
+    path = f"/console/{bob.project.organization_id}/live/feed"
+    socket = feed(client, path)
+    assert (await socket.connect())[0]
+    assert [each["id"] for each in json.loads(await socket.receive_from())["rows"]] == [str(own)]
+    await member.projects.aset([alice.project])
+    assert await end_of(socket) == live_feed.RELOAD
+    await member.projects.aclear()
+    again = feed(client, path)
+    assert (await again.connect())[0]
+    assert json.loads(await again.receive_from())["rows"] == []
+
+
 async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed: Any) -> None:
     clerk = await User.objects.acreate_user("clerk", is_staff=True)
     permission = await Permission.objects.aget(codename="view_generation")
@@ -173,16 +194,16 @@ async def test_a_visitor_that_comes_while_others_are_checked_is_not_sent_away() 
     async def slowly(sign_ins: Collection[SignIn]) -> Any:
         asked.set()
         await answer.wait()
-        return dict.fromkeys(sign_ins, (1,))
+        return dict.fromkeys(sign_ins, live.Sight((1,)))
 
     async with asyncio.timeout(5):
         viewers, (first, second) = (
             live_feed.OpenPages(slowly, 0.01),
             (SignIn(number, "session", "hash") for number in (1, 2)),
         )
-        looking = [asyncio.create_task(viewers.until_changed(first, (1,)))]
+        looking = [asyncio.create_task(viewers.until_changed(first, live.Sight((1,))))]
         await asked.wait()
-        looking.append(asyncio.create_task(viewers.until_changed(second, (1,))))
+        looking.append(asyncio.create_task(viewers.until_changed(second, live.Sight((1,)))))
         await asyncio.sleep(0)
         asked.clear()
         answer.set()

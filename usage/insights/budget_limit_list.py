@@ -121,9 +121,8 @@ def limits_page(
     return uses(with_subject(rows)[:size], organization.time_zone, now)
 
 
-def limit_use(organization: Organization, limit_id: int) -> LimitUse | None:
-    """Return one limit of the organization; None if it has none with this id."""
-    rows = access.belonging_to(organization.pk, BudgetLimit.objects.filter(pk=limit_id))
+def limit_use(organization: Organization, rows: "QuerySet[BudgetLimit]") -> LimitUse | None:
+    """Return the first of these limits of the organization; None if there is none."""
     return next(iter(uses(with_subject(rows), organization.time_zone)), None)
 
 

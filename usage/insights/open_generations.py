@@ -46,18 +46,25 @@ class RunningGeneration:
 
 @time_limit()
 def running(
-    limit: int = 1_000, organizations: Collection[int] | None = None, api_key_id: int | None = None
+    limit: int = 1_000,
+    organizations: Collection[int] | None = None,
+    api_key_id: int | None = None,
+    projects: Collection[int] = (),
 ) -> list[RunningGeneration]:
-    """Return the oldest open generations, the oldest first, of all or of these organizations and this key."""
+    """Return the oldest open generations, the oldest first, of all or of these organizations and projects; of
+    this key only, if one is given.
+    """
     now = database_now()
-    found = _oldest(limit, organizations, api_key_id)
+    found = _oldest(limit, organizations, api_key_id, projects)
     rows = Generation.objects.filter(OPEN, id__in=found).order_by("id")
     return [
         _running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)
     ]
 
 
-def _oldest(limit: int, organizations: Collection[int] | None, api_key_id: int | None) -> list[UUID]:
+def _oldest(
+    limit: int, organizations: Collection[int] | None, api_key_id: int | None, projects: Collection[int]
+) -> list[UUID]:
     """Return the lowest ids, which sort by time and, unlike leases, do not change with each heartbeat.
 
     All open generations are read from their partial index by lease, and sorted and filtered here: asked for
@@ -66,12 +73,13 @@ def _oldest(limit: int, organizations: Collection[int] | None, api_key_id: int |
     rows = (
         Generation.objects.filter(OPEN)
         .order_by("lease_expires_at")
-        .values_list("id", "organization_id", "api_key_id")[:_MAX_OPEN]
+        .values_list("id", "organization_id", "project_id", "api_key_id")[:_MAX_OPEN]
     )
     wanted = (
         row_id
-        for row_id, owner, key in rows
-        if (organizations is None or owner in organizations) and api_key_id in (None, key)
+        for row_id, owner, project, key in rows
+        if (organizations is None or owner in organizations or project in projects)
+        and api_key_id in (None, key)
     )
     return nsmallest(limit, wanted)
 

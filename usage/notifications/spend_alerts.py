@@ -27,10 +27,10 @@ def add(alert: SpendAlert) -> bool:
 
 def addresses(alerts: Sequence[SpendAlert]) -> list[list[str]]:
     """Return the addresses of each alert's recipients, for alerts of one organization; people who have left
-    the organization get no mail.
+    the organization, or see single projects of it only, get no mail.
     """
     people = {person for alert in alerts for person in alert.recipients}
     organizations = {alert.organization_id for alert in alerts}
-    members = Member.objects.filter(organization__in=organizations, user__in=people)
+    members = Member.objects.filter(organization__in=organizations, user__in=people, is_limited=False)
     emails = dict(members.exclude(user__email="").values_list("user", "user__email"))
     return [sorted(emails[person] for person in alert.recipients if person in emails) for alert in alerts]

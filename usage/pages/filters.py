@@ -128,13 +128,19 @@ def name_field(pattern: str = r"^[a-z._]{1,32}\Z") -> forms.RegexField:
     return forms.RegexField(pattern, required=False, error_messages=mistakes)
 
 
-def offer(field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str]) -> None:
+def offer(
+    field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str] | None
+) -> None:
     """Show the field as a list; beyond `MAX_OPTIONS`, as a text with matches from the admin's search.
 
-    `source` is the app, model and foreign key whose rows the search offers.
+    `source` is the app, model and foreign key whose rows the search offers; None for people to whom the admin
+    is closed.
     """
     if len(options) <= MAX_OPTIONS:
         field.widget = forms.Select(choices=[("", "any"), *options])
+        return
+    if source is None:
+        field.widget = forms.TextInput(NO_HELP | {"placeholder": "Name"})
         return
     search = dict(zip(("app_label", "model_name", "field_name"), source, strict=True))
     url = f"{reverse('admin:autocomplete')}?{urlencode(search)}"
@@ -151,8 +157,8 @@ class RowField(forms.Field):
 
     person: access.Person
     """The person who filters; the form sets it."""
-    organization: Organization | None = None
-    """The organization that the page is about; None: all that the person sees."""
+    pages: Pages = ADMIN
+    """The pages that the form belongs to."""
     known: Model | None = None
     """A row that the page has read already."""
 
@@ -169,9 +175,7 @@ class RowField(forms.Field):
             return int(text)
         # A number beyond a database id is no name, and PostgreSQL refuses a NUL in a query.
         if not text.isdecimal() and "\x00" not in text:
-            rows = access.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
-            if self.organization is not None:
-                rows = access.belonging_to(self.organization.pk, rows)
+            rows = self.pages.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
             # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
@@ -187,16 +191,16 @@ class RowField(forms.Field):
         return Q(name=text)
 
     def row(self, row_id: int) -> Model | None:
-        """Return the row with the owners that its name begins with; None if the person sees no such row."""
+        """Return the row with the owners that its name begins with; None if the page may show no such row."""
         if self.known is None or self.known.pk != row_id:
             rows = self.model._default_manager.select_related().filter(pk=row_id)
-            self.known = access.seen_by(self.person, rows).first()
+            self.known = self.pages.seen_by(self.person, rows).first()
         return self.known
 
     def shown(self, row: Model) -> str:
         """Return the row's name; a project's without the organization that the page is about."""
-        is_own = self.model is Project and self.organization is not None
-        return str(row).removeprefix(f"{self.organization} / ") if is_own else str(row)
+        is_own = self.model is Project and self.pages.organization is not None
+        return str(row).removeprefix(f"{self.pages.organization} / ") if is_own else str(row)
 
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
@@ -206,7 +210,8 @@ class RowField(forms.Field):
         if chosen is not None and str(chosen) not in options:
             row = self.row(chosen)
             options[str(chosen)] = self.shown(row) if row else f"number {chosen}"
-        offer(self, list(options.items()), ("usage", "generation", self.column))
+        source = None if self.pages.limited_to is not None else ("usage", "generation", self.column)
+        offer(self, list(options.items()), source)
         if chosen is None:
             return ""
         # A text field shows the whole name, which `to_python` reads again; a list needs the id.
@@ -250,7 +255,7 @@ class UsageFilterForm(forms.Form):
         self.person, self.pages = person, pages
         for field in self.fields.values():
             if isinstance(field, RowField):
-                field.person, field.organization = person, pages.organization
+                field.person, field.pages = person, pages
 
     def clean(self) -> dict[str, Any]:
         data = self.cleaned_data
@@ -377,6 +382,7 @@ class UsageFilterForm(forms.Form):
     def chips(self) -> list[Chip]:
         """Return the filters that are set and can be removed."""
         hidden = {"organization"} if self.is_of_one_organization else set()
+        hidden |= {"project"} if self.pages.limited_to is not None else set()
         # The key first: it is read with its project, and a project with its organization.
         rows = {name: self.row(name) for name in ("key", "project", "organization") if name not in hidden}
         shown = {name: cast(RowField, self.fields[name]).shown(row) for name, row in rows.items() if row}

@@ -3,13 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
+from django.db.models import Model, QuerySet
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from accounts import access
 from accounts.models import Organization, Project
 from usage.database.clock import hour_of
 
+Row = TypeVar("Row", bound=Model)
 _DAYS = (7, 30, 90)
 
 
@@ -36,7 +40,15 @@ class Pages:
     """Returns the URL of a page by its name among the admin's."""
     organization: Organization | None = None
     projects: Callable[[], Sequence[Project]] = list
-    """Returns the organization's active projects."""
+    """Returns the active projects of the organization that the person sees."""
+    rows: Callable[[QuerySet[Any]], QuerySet[Any]] | None = None
+    """Returns those of the rows that the pages may show; None: those that the person sees anywhere."""
+    limited_to: Project | None = None
+    """The project whose models are offered, for a person who sees single projects; None: all models."""
+
+    def seen_by(self, person: access.Person, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Return those of the rows that these pages may show the person."""
+        return access.seen_by(person, rows) if self.rows is None else self.rows(rows)
 
     @property
     def time_zone(self) -> str:

@@ -72,13 +72,29 @@ class LiveRow:
 Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
-def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """Return the open generations of these organizations or of all.
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one person sees: all of the organizations (None: of all that there are), and single projects."""
+
+    organizations: tuple[int, ...] | None = None
+    projects: frozenset[tuple[int, int]] = frozenset()
+    """Each project as the ids of its organization and of itself."""
+
+    def of_organization(self, organization_id: int) -> "Sight":
+        """Return the part that belongs to this organization."""
+        if self.organizations is None or organization_id in self.organizations:
+            return Sight((organization_id,))
+        return Sight((), frozenset(each for each in self.projects if each[0] == organization_id))
+
+
+def snapshot(before: Snapshot, sight: Sight = Sight()) -> Snapshot:
+    """Return the open generations that the sight has.
 
     A row that looks as it did in `before` is the same object, which `difference` does not send.
     """
     found = {}
-    for row in map(LiveRow.of, running_of(organizations)):
+    projects = {project_id for _, project_id in sight.projects}
+    for row in map(LiveRow.of, running_of(sight.organizations, projects=projects)):
         known = before.get(row.id)
         # A rate alone is not worth sending: it falls between two heartbeats.
         if known is not None and known[0] == replace(row, rate=known[0].rate):
@@ -161,20 +177,35 @@ def table(form: LiveFilterForm) -> dict[str, Any]:
     }
 
 
-# The organizations whose requests each sign-in sees; None: all.
-Seen = Mapping[SignIn, tuple[int, ...] | None]
+# What each sign-in sees of the running requests.
+Seen = Mapping[SignIn, Sight]
 
 
-def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
-    """Return the sign-ins whose person may see the page now, with the person's organizations."""
-    return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
+def sights_of(sign_ins: Collection[SignIn]) -> Seen:
+    """Return the sign-ins whose person may see the page now, with what the person sees."""
+    people = permitted(PERMISSION, sign_ins)
+    limited = [
+        person.pk
+        for person in people.values()
+        if not access.is_operator(person) and access.limited_roles_of(person)
+    ]
+    projects = access.limited_projects_of(limited) if limited else {}
+    return {
+        each: Sight(access.organizations_of(person), projects.get(person.pk, frozenset()))
+        for each, person in people.items()
+    }
 
 
 def running_of(
-    organizations: Collection[int] | None, api_key_id: int | None = None
+    organizations: Collection[int] | None,
+    api_key_id: int | None = None,
+    *,
+    projects: Collection[int] = (),
 ) -> list[RunningGeneration]:
-    """Return the oldest running requests, the oldest first, of all or of these organizations and this key."""
-    return insights.running(MAX_ROWS, organizations, api_key_id)
+    """Return the oldest running requests, the oldest first, of all or of these organizations and projects; of
+    this key only, if one is given.
+    """
+    return insights.running(MAX_ROWS, organizations, api_key_id, projects)
 
 
 @require_safe

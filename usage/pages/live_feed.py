@@ -14,7 +14,7 @@ from django.db import DatabaseError
 
 from accounts.sign_in.sessions import SignIn
 from usage.pages import live
-from usage.pages.live import Seen, Snapshot
+from usage.pages.live import Seen, Sight, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ TICK_S = 1.0
 # The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2).
 RELOAD = 4001
 
-# Each open page's sign-in and organizations (None: all), by the future that ends it.
-Open = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
+# Each open page's sign-in and what its person sees, by the future that ends it.
+Open = dict["asyncio.Future[None]", tuple[SignIn, Sight]]
 
 
 class Snapshots:
@@ -75,9 +75,9 @@ class Snapshots:
 
 
 @lru_cache(maxsize=1_000)
-def snapshots_of(organizations: tuple[int, ...] | None) -> Snapshots:
-    """Return the snapshots of these organizations, or of all, shared by everyone who sees the same."""
-    return Snapshots(database_sync_to_async(partial(live.snapshot, organizations=organizations)))
+def snapshots_of(sight: Sight) -> Snapshots:
+    """Return the snapshots of this sight, shared by everyone who sees the same."""
+    return Snapshots(database_sync_to_async(partial(live.snapshot, sight=sight)))
 
 
 class OpenPages:
@@ -89,10 +89,10 @@ class OpenPages:
         self._open: Open = {}
         self._checking: asyncio.Task[None] | None = None
 
-    async def until_changed(self, sign_in: SignIn, organizations: tuple[int, ...] | None) -> None:
-        """Wait until the person may no longer see exactly these organizations."""
+    async def until_changed(self, sign_in: SignIn, sight: Sight) -> None:
+        """Wait until the person no longer sees exactly this."""
         changed = asyncio.get_running_loop().create_future()
-        self._open[changed] = (sign_in, organizations)
+        self._open[changed] = (sign_in, sight)
         if self._checking is None:
             self._checking = asyncio.create_task(self._keep_checking())
         try:
@@ -118,13 +118,13 @@ class OpenPages:
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
     def _end_changed(self, pages: Open, seen: Seen) -> None:
-        for changed, (sign_in, organizations) in pages.items():
-            is_same = sign_in in seen and seen[sign_in] == organizations
+        for changed, (sign_in, sight) in pages.items():
+            is_same = sign_in in seen and seen[sign_in] == sight
             if not is_same and not changed.done():
                 changed.set_result(None)
 
 
-_see = database_sync_to_async(live.organizations_seen)
+_see = database_sync_to_async(live.sights_of)
 # The open pages of this process.
 OPEN_PAGES = OpenPages(_see)
 
@@ -141,19 +141,24 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
         if sign_in is None or sign_in not in seen:
             await self.close()
             return
-        await self.accept()
         shown = self._of_url(seen[sign_in])
+        if shown is None:
+            await self.close()
+            return
+        await self.accept()
         # The page stays open for hours, in which its person may sign out or be removed.
         pushing = asyncio.create_task(self._push(snapshots_of(shown)))
         watching = asyncio.create_task(self._watch(sign_in, seen[sign_in], pushing))
         self._tasks = (pushing, watching)
 
-    def _of_url(self, seen: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Return the URL's organization, if it names one that the person sees; none if they don't see it."""
+    def _of_url(self, seen: Sight) -> Sight | None:
+        """Return the part of the URL's organization. The admin's URL has none, and shows whole organizations
+        only: None for a person who sees none.
+        """
         named = self.scope["url_route"]["kwargs"].get("organization_id")
-        if named is None:
-            return seen
-        return tuple({int(named)} if seen is None else {int(named)}.intersection(seen))
+        if named is not None:
+            return seen.of_organization(int(named))
+        return None if seen.organizations == () else Sight(seen.organizations)
 
     async def disconnect(self, code: int) -> None:
         for task in self._tasks:
@@ -171,9 +176,7 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
                 await self.send(text_data=live.difference(shown, newest, time.time_ns() // 1_000_000))
                 shown = newest
 
-    async def _watch(
-        self, sign_in: SignIn, organizations: tuple[int, ...] | None, pushing: "asyncio.Task[None]"
-    ) -> None:
-        await OPEN_PAGES.until_changed(sign_in, organizations)
+    async def _watch(self, sign_in: SignIn, sight: Sight, pushing: "asyncio.Task[None]") -> None:
+        await OPEN_PAGES.until_changed(sign_in, sight)
         pushing.cancel()
         await self.close(code=RELOAD)

@@ -143,7 +143,7 @@ class OverviewForm(UsageFilterForm):
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
         rows = Project.objects.filter(counts_end_users=True).select_related("organization")
         rows = rows.filter(organization=organization_id) if organization_id else rows
-        return access.seen_by(
+        return self.pages.seen_by(
             self.person, rows.order_by(NaturalOrder("organization__name"), NaturalOrder("name"))
         )
 

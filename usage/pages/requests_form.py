@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.forms import BoundField
 
 from accounts import access
+from accounts.model_lists import list_allows
 from accounts.models import APIKey, Organization, Project
 from usage.formatting import time_span, usd
 from usage.insights import RequestFilters
@@ -102,6 +103,10 @@ class RequestsForm(UsageFilterForm):
         models = list(
             Price.objects.order_by("model").values_list("model", flat=True).distinct()[:_MAX_MODELS]
         )
+        if (own := self.pages.limited_to) is not None:
+            projects = [(str(row.pk), row.name) for row in dict.fromkeys([own, *self.pages.projects()])]
+            self.fields["project"].widget = forms.Select(choices=projects)
+            models = [name for name in models if list_allows(own.models_mode, own.listed_models, name)]
         offered = {"model": models, "endpoint": list(endpoints), "dialect": list(dialects)}
         for name, known in offered.items():
             chosen = [] if data[name] in ("", *known) else [data[name]]
@@ -111,7 +116,7 @@ class RequestsForm(UsageFilterForm):
     def _offered_rows(self) -> Mapping[str, "QuerySet[Any] | Sequence[Any]"]:
         if self.pages.organization:
             project = self.cleaned_data["project"]
-            keys = access.belonging_to(self.pages.organization.pk, APIKey.objects.all())
+            keys = self.pages.seen_by(self.person, APIKey.objects.all())
             return {
                 "project": self.pages.projects(),
                 "key": keys.filter(project=project) if project else keys,
@@ -123,7 +128,7 @@ class RequestsForm(UsageFilterForm):
             "project": Project.objects.filter(**home).select_related("organization"),
             "key": APIKey.objects.filter(**{f"project__{name}": value for name, value in home.items()}),
         }
-        return {name: access.seen_by(self.person, found) for name, found in rows.items()}
+        return {name: self.pages.seen_by(self.person, found) for name, found in rows.items()}
 
     @property
     def usual_fields(self) -> list[BoundField]:

@@ -1,6 +1,7 @@
 """The organization's members, their places in its projects, and invitations.
 
-A member has one role in the organization, for all of its projects. OpenAI's `reader` is our viewer.
+A member has one role, for all projects of the organization or for those to which the membership is limited.
+OpenAI's `reader` is our viewer.
 """
 
 from datetime import timedelta
@@ -9,14 +10,14 @@ from typing import Any, Literal
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import access, invitations, memberships
-from accounts.models import Member, Organization, Role
+from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi import errors
 from chatapi.api.management import bodies, objects
@@ -95,35 +96,38 @@ class ProjectUsers(ManagementRoute):
             "listProjectUsers", "List the members who see a project", "accounts.view_member",
             Page[objects.ProjectUser],
             query=PageQuery,
-            description="They are those of the organization: a member sees all of its projects.",
+            description="They are those who see all projects of the organization, and those who are limited "
+            "to projects and see this one.",
         ),
         "POST": ManagementOperation(
             "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
             body=bodies.ProjectUserBody,
-            description="Changes nothing: a member sees all projects. Another role than the member has in "
-            "the organization is refused.",
+            description="Adds the project to those of a member who is limited to projects; changes nothing "
+            "for others, who see all. Another role than the member has in the organization is refused.",
         ),
     }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        self.project(request, project_id)
-        query, rows = self.query(request), _accepted(request)
+        query, rows = self.query(request), _who_see(request, self.project(request, project_id))
         return respond(
             page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Return the member unchanged; refuse another role than the one that they have."""
-        self.project(request, project_id)
-        sent = self.body(request)
+        """Let the member see the project; refuse another role than the one that they have."""
+        project, sent = self.project(request, project_id), self.body(request)
         if (sent.email is None) == (sent.user_id is None):
             raise InvalidRequest("Send either 'email' or 'user_id'.", "email")
         named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
         member = _accepted(request).filter(named).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
-        return respond(_with_role(member, sent.role))
+        shown = _with_role(member, sent.role)
+        if member.is_limited:
+            access.require_role(caller_of(request), member.role)
+            memberships.add_project(member, project)
+        return respond(shown)
 
 
 class ProjectUser(ManagementRoute):
@@ -141,30 +145,37 @@ class ProjectUser(ManagementRoute):
         ),
         "DELETE": ManagementOperation(
             "deleteProjectUser", "Remove a member from a project", "accounts.delete_member", objects.Deleted,
-            description="Always refused: a member sees all projects. Remove them from the organization.",
+            description="Takes the project from a member who is limited to projects; without any, the member "
+            "sees nothing. Refused for a member who sees all projects.",
         ),
     }  # fmt: skip
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
-        self.project(request, project_id)
-        return respond(_project_user(find_member(request, user_id)))
+        return respond(_project_user(self._member(request, project_id, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member unchanged; refuse another role than the one that they have."""
-        self.project(request, project_id)
-        member = find_member(request, user_id)
+        member = self._member(request, project_id, user_id)
         return respond(_with_role(member, self.body(request).role))
 
+    @transaction.atomic
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
-        """Refuse, because a member always sees all projects of the organization."""
-        self.project(request, project_id)
-        find_member(request, user_id)
-        refuse(
-            "members see all projects of their organization. Remove the member from the organization: "
-            "DELETE /v1/organization/users/{user_id}.",
-            "user_id",
-        )
+        """Take the project from a limited member; refuse others, who see all projects."""
+        member = self._member(request, project_id, user_id)
+        if not member.is_limited:
+            refuse(
+                "this member sees all projects. Limit the member to projects in the console, or remove "
+                "them from the organization: DELETE /v1/organization/users/{user_id}.",
+                "user_id",
+            )
+        access.require_role(caller_of(request), member.role)
+        memberships.take_project(member, self.project(request, project_id))
+        return respond(objects.Deleted(object="organization.project.user.deleted", id=user_id))
+
+    def _member(self, request: Request, project_id: str, user_id: str) -> Member:
+        """Return the member, if they see the project."""
+        return find_member(request, user_id, _who_see(request, self.project(request, project_id)))
 
 
 class Invites(ManagementRoute):
@@ -180,8 +191,9 @@ class Invites(ManagementRoute):
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=bodies.InviteBody,
             description="It is mailed, if there is a mail server and `CHATAPI_PUBLIC_URL`; `mailed` says so. "
-            "The answer has the path at which the person chooses a password, too. `projects` change nothing: "
-            "a member sees all projects, as `owner` with the roles owner and admin, else as `member`.",
+            "The answer has the path at which the person chooses a password, too. A reader or member who is "
+            "invited to `projects` sees only these; without `projects`, all. Owners and admins see all in "
+            "any case, as `owner`.",
         ),
     }  # fmt: skip
 
@@ -192,11 +204,12 @@ class Invites(ManagementRoute):
     def post(self, request: Request) -> Response:
         """Create the person and the membership, and mail the invitation, as the console's form does."""
         sent = self.body(request)
+        projects = []
         for named in sent.projects:
-            self.project(request, named.id)
+            projects.append(self.project(request, named.id))
             if named.role != (own := _role_in_projects(_role(sent.role))):
                 refuse(f"a person with this role is '{own}' in all projects.", "projects")
-        caller, member = caller_of(request), self._join(request)
+        caller, member = caller_of(request), self._join(request, projects)
         try:
             is_mailed = invitations.send(request._request, member, caller) is True
         except TooManyAttempts:
@@ -204,7 +217,7 @@ class Invites(ManagementRoute):
         return respond(_invite(member, url=invitations.path(caller, member.user), mailed=is_mailed))
 
     @transaction.atomic
-    def _join(self, request: Request) -> Member:
+    def _join(self, request: Request, projects: list[Project]) -> Member:
         caller, sent = caller_of(request), self.body(request)
         role = _role(sent.role)
         access.require_role(caller, role)
@@ -214,7 +227,7 @@ class Invites(ManagementRoute):
         member = Member(
             organization=owner, user=memberships.person_with_email(owner.pk, sent.email), role=role
         )
-        memberships.join(member)
+        memberships.join(member, projects if projects and role in LIMITABLE_ROLES else None)
         return member
 
 
@@ -245,7 +258,9 @@ class Invite(ManagementRoute):
 
 routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]
 
-_MEMBERS: QuerySet[Member] = Member.objects.select_related("user")
+_MEMBERS: QuerySet[Member] = Member.objects.select_related("user", "organization").prefetch_related(
+    "projects"
+)
 
 
 def _members(request: Request) -> QuerySet[Member]:
@@ -256,10 +271,17 @@ def _accepted(request: Request) -> QuerySet[Member]:
     return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
 
 
-def find_member(request: Request, user_id: str) -> Member:
-    """Return the member with this person's id, or raise a 404."""
+def _who_see(request: Request, project: Project) -> QuerySet[Member]:
+    """Return the members who see the project."""
+    named = Member.projects.through.objects.filter(member=OuterRef("pk"), project=project)
+    return _accepted(request).filter(Q(is_limited=False) | Exists(named))
+
+
+def find_member(request: Request, user_id: str, among: QuerySet[Member] | None = None) -> Member:
+    """Return the member with this person's id, of these members if they are given, or raise a 404."""
     is_id = user_id.isascii() and user_id.isdecimal() and len(user_id) <= 18
-    member = _accepted(request).filter(user=int(user_id)).first() if is_id else None
+    rows = _accepted(request) if among is None else among
+    member = rows.filter(user=int(user_id)).first() if is_id else None
     if member is None:
         raise errors.object_not_found("user", "user_id")
     return member
@@ -323,7 +345,8 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
     shown = _project_user(member)
     if role not in (None, shown.role):
         refuse(
-            "a member has one role for all projects. Change it with POST /v1/organization/users/{user_id}.",
+            "a member has one role for all of their projects. Change it with POST "
+            "/v1/organization/users/{user_id}.",
             "role",
         )
     return shown
@@ -339,6 +362,10 @@ def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType 
         status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),
+        projects=[
+            objects.InvitedProject(id=str(project.pk), role="member")
+            for project in (row.projects.all() if row.is_limited else ())
+        ],
         url=url,
         mailed=mailed,
     )

@@ -150,11 +150,18 @@ class ProjectUser(Struct, frozen=True, kw_only=True):
     added_at: int
 
 
+class InvitedProject(Struct, frozen=True, kw_only=True):
+    """A project to which an invited person is limited."""
+
+    id: str
+    role: Literal["member"]
+
+
 class Invite(Struct, frozen=True, kw_only=True):
-    """An invitation. Only the answer to its creation has `url` and `mailed`. `url` is the path at which the
-    person chooses a password: anyone who has it can sign in as this person. `mailed` tells whether a mail
-    server accepted the invitation. With the status `expired`, the first link has expired; a newer link from
-    the console may still work.
+    """An invitation; `projects` are those to which it is limited, if it is. Only the answer to its creation
+    has `url` and `mailed`. `url` is the path at which the person chooses a password: anyone who has it can
+    sign in as this person. `mailed` tells whether a mail server accepted the invitation. With the status
+    `expired`, the first link has expired; a newer link from the console may still work.
     """
 
     object: Literal["organization.invite"] = "organization.invite"
@@ -165,7 +172,7 @@ class Invite(Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     accepted_at: int | None = None
-    projects: list[str] = []
+    projects: list[InvitedProject]
     url: str | UnsetType = UNSET
     mailed: bool | UnsetType = UNSET
 

@@ -1,0 +1,119 @@
+"""An owner invites a contractor to one project by keyboard; the contractor sees this project only."""
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from tests.browser.conftest import PASSPHRASE, sign_in, watched
+from tests.browser.visiting import complaints, keyboard_complaints
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
+
+PHONE: ViewportSize = {"width": 390, "height": 844}
+SCREEN: ViewportSize = {"width": 1280, "height": 800}
+PAGES = ("start", "overview", "usage", "requests", "live", "keys", "budgets", "models")
+HOUSE = f"""
+from django.contrib.auth.models import User
+from accounts.keys import create_key, get_or_create_project
+from accounts.models import Member, Organization
+user = User.objects.create_user("olga", password="{PASSPHRASE}")
+organization = Organization.objects.create(name="Limits")
+Member.objects.create(organization=organization, user=user, role="owner")
+for name in ("alpha", "beta"):
+    create_key(get_or_create_project("Limits", name), name=f"key of {{name}}")
+print(organization.pk)
+"""
+
+
+@pytest.fixture(scope="module")
+def console(installation: Installation) -> str:
+    """Make the organization with two projects; return the URL of its console."""
+    return f"{installation.url}/console/{installation.shell(HOUSE).strip()}"
+
+
+def invite(page: Page) -> str:
+    """Invite a viewer to the project alpha on the open form, by keyboard; return the link."""
+    assert complaints(page) == []
+    alpha = page.get_by_label("alpha")
+    expect(alpha).to_be_hidden()
+    page.get_by_label("User name").fill("carl")
+    for key in ("Tab", "Tab", "ArrowDown"):  # the roles, then the choice of projects
+        page.keyboard.press(key)
+    expect(page.get_by_label("Only these")).to_be_checked()
+    expect(alpha).to_be_visible()
+    for key in ("Tab", "Space", "Tab", "Tab"):  # alpha, beta, the button
+        page.keyboard.press(key)
+    expect(alpha).to_be_checked()
+    assert complaints(page) == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("carl is invited to the project alpha of Limits as viewer.")).to_be_visible()
+    return page.get_by_label("Link").input_value()
+
+
+def test_a_contractor_is_invited_to_one_project(
+    visitor: Page, browser: Browser, installation: Installation, console: str
+) -> None:
+    sign_in(visitor, installation, "olga")
+    visitor.goto(f"{console}/members/invite")
+    link = invite(visitor)
+    visitor.goto(f"{console}/members")
+    row = visitor.get_by_role("row", name="carl")
+    expect(row).to_contain_text("alpha")
+    visitor.set_viewport_size(PHONE)
+    assert complaints(visitor) == []
+    row.get_by_role("link", name="change the projects of carl").click()
+    assert complaints(visitor) + keyboard_complaints(visitor) == []
+    context = browser.new_context()
+    page = watched(context, installation)
+    page.goto(link)
+    expect(page.get_by_text("olga invited you to the project alpha of Limits as viewer.")).to_be_visible()
+    for label in ("New password", "New password confirmation"):
+        page.get_by_label(label, exact=True).fill("a long horse battery")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Start")).to_be_visible()
+    for name in PAGES:
+        page.set_viewport_size(SCREEN)
+        page.emulate_media(color_scheme="light")
+        page.goto(f"{console}/{name}")
+        assert "beta" not in page.content(), name
+        assert complaints(page) == [], name
+        page.set_viewport_size(PHONE)
+        page.emulate_media(color_scheme="dark")
+        assert complaints(page) == [], name
+    page.set_viewport_size(SCREEN)
+    expect(page.get_by_role("navigation", name="Console").get_by_role("link")).to_have_count(len(PAGES))
+    switcher = page.locator("details.switcher").first
+    switcher.locator("summary").click()
+    expect(switcher.get_by_role("link")).to_have_text(["alpha"])
+    assert keyboard_complaints(page) == []
+    page.goto(f"{installation.url}/admin/")
+    expect(page.get_by_text("The admin is for people who see a whole organization.")).to_be_visible()
+    assert page.complaints == []  # type: ignore[attr-defined]
+    context.close()
+
+
+def test_a_limit_takes_a_live_page_away(
+    visitor: Page, browser: Browser, installation: Installation, console: str
+) -> None:
+    """The page of a colleague who becomes limited reloads, and has one project."""
+    installation.shell(
+        "from django.contrib.auth.models import User\n"
+        "from accounts.models import Member, Organization\n"
+        f"user = User.objects.create_user('mia', password='{PASSPHRASE}')\n"
+        "limits = Organization.objects.get(name='Limits')\n"
+        "Member.objects.create(organization=limits, user=user, role='member')"
+    )
+    sign_in(visitor, installation, "olga")
+    context = browser.new_context()
+    page = watched(context, installation)
+    sign_in(page, installation, "mia")
+    page.goto(f"{console}/live")
+    expect(page.locator(".switcher summary").first).to_contain_text("all projects")
+    visitor.goto(f"{console}/members")
+    visitor.get_by_role("link", name="change the projects of mia").click()
+    visitor.get_by_label("Only these").check()
+    visitor.get_by_label("beta").check()
+    visitor.get_by_role("button", name="Save").click()
+    expect(visitor.get_by_text("mia is now member of the project beta of Limits.")).to_be_visible()
+    expect(page.locator(".switcher summary").first).to_contain_text("beta", timeout=15_000)
+    context.close()

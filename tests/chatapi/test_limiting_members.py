@@ -1,0 +1,184 @@
+"""Limiting members to single projects: the console's forms, what they refuse, and what the audit log says."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.mail import EmailMessage
+from django.test import Client
+from pytest_django import Settings
+
+from accounts import memberships
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Organization, Project, Role
+from chatapi.console import member_pages
+from tests.admin_pages import client_of, page, text
+from tests.cast import Person
+from tests.chatapi.console_pages import as_role, url
+from tests.chatapi.signing_in import choose, link_in
+
+INVITATION = {"email": "dora@example.com", "role": "viewer", "sees": "only"}
+
+
+@pytest.fixture
+def owner(alice: Person, bob: Person) -> Client:
+    """Return a client of Acme's owner, whose project is "default"; that of bob is "research"."""
+    Project.objects.create(organization=alice.project.organization, name="website")
+    return as_role(alice, Role.OWNER)
+
+
+def place(name: str) -> tuple[str, bool, list[str]]:
+    """Return the role, whether it is limited, and the names of the projects."""
+    member = Member.objects.get(user__username=name)
+    return member.role, member.is_limited, [row.name for row in member.projects.all()]
+
+
+def test_a_person_is_invited_to_single_projects(owner: Client, alice: Person, bob: Person) -> None:
+    sent = INVITATION | {"projects": [bob.project.pk]}
+    shown = text(owner.post(url(alice, "members/invite"), sent, follow=True))
+    assert "dora@example.com is invited to the project research of Acme as viewer." in shown
+    assert place("dora@example.com") == ("viewer", True, ["research"])
+    changes = [
+        entry.changes
+        for entry in AuditEntry.objects.filter(object_type="accounts.member").order_by("id")
+        if entry.organization_id == alice.project.organization_id
+    ]
+    assert (changes[0]["is_limited"], changes[1]) == ([None, True], {"projects": [[], ["Acme / research"]]})
+    row = next(line for line in owner.get(url(alice, "members")).context["members"] if line[0].is_limited)
+    assert row[1] == "research"
+
+
+@pytest.mark.usefixtures("mailing", "counting")
+def test_the_mail_and_the_page_of_an_invitation_name_the_projects(
+    owner: Client, alice: Person, bob: Person, mailoutbox: list[EmailMessage], settings: Settings
+) -> None:
+    settings.PUBLIC_URL = "http://testserver"
+    sent = INVITATION | {"projects": [bob.project.pk, alice.project.pk]}
+    owner.post(url(alice, "members/invite"), sent)
+    (mail,) = mailoutbox
+    named = "the projects default and research of Acme as viewer"
+    assert f"alice invites you to {named}." in str(mail.body)
+    visitor = Client()
+    assert f"alice invited you to {named}." in text(visitor.get(link_in(mail), follow=True))
+    choose(visitor, link_in(mail))
+    assert visitor.get("/console/", follow=True).status_code == 200
+    assert visitor.get(url(alice, "members")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"role": "admin"}, "role", "Only a viewer or a member can be limited to projects."),
+        ({"role": "owner"}, "role", "Only a viewer or a member can be limited to projects."),
+        ({"projects": []}, "projects", "Choose at least one project."),
+        ({"projects": [999_999]}, "projects", "Select a valid choice."),
+        ({"sees": "some"}, "sees", "Select a valid choice."),
+    ],
+)
+def test_a_limit_that_can_not_be_is_an_error_of_its_field(
+    owner: Client, alice: Person, bob: Person, changes: dict[str, Any], field: str, message: str
+) -> None:
+    sent = INVITATION | {"projects": [bob.project.pk]} | changes
+    form = owner.post(url(alice, "members/invite"), sent).context["form"]
+    assert message in form.errors[field][0]
+    assert not User.objects.filter(username="dora@example.com").exists()
+    member = Member.objects.get(user=bob.user)
+    answer = owner.post(url(alice, f"members/{member.pk}/place"), sent)
+    assert answer.status_code == 400
+    assert message in answer.context["form"].errors[field][0]
+
+
+def test_a_project_of_another_organization_is_no_choice(
+    owner: Client, alice: Person, charlie: Person
+) -> None:
+    sent = INVITATION | {"projects": [charlie.project.pk]}
+    assert owner.post(url(alice, "members/invite"), sent).context["form"].errors["projects"]
+    member = Member(organization=alice.project.organization, user=User(username="x"), role=Role.VIEWER)
+    with pytest.raises(ValidationError):
+        memberships.join(member, [charlie.project])
+
+
+def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    path = url(alice, f"members/{member.pk}/place")
+    assert owner.get(path).context["form"].initial == {"role": "member", "sees": "all", "projects": []}
+    own = {"role": "member", "sees": "only", "projects": [bob.project.pk]}
+    shown = text(owner.post(path, own, follow=True))
+    assert "bob is now member of the project research of Acme. This holds at once." in shown
+    assert place("bob") == ("member", True, ["research"])
+    assert owner.get(path).context["form"].initial["projects"] == [str(bob.project.pk)]
+    # Raising the role is an error until the limit is taken away.
+    raised = owner.post(url(alice, f"members/{member.pk}/role"), {"role": "admin"}, follow=True)
+    assert "This person sees single projects only" in text(raised)
+    assert place("bob")[0] == "member"
+    assert "viewer" in text(
+        owner.post(url(alice, f"members/{member.pk}/role"), {"role": "viewer"}, follow=True)
+    )
+    assert place("bob") == ("viewer", True, ["research"])
+    owner.post(path, {"role": "admin", "sees": "all", "projects": [bob.project.pk]})
+    assert place("bob") == ("admin", False, [])
+
+
+def test_nobody_limited_manages_members(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [bob.project])
+    client = client_of(bob.user)
+    for path in ("members", "members/invite", f"members/{member.pk}/place"):
+        assert client.get(url(alice, path)).status_code == 403
+
+
+def test_an_archived_project_of_theirs_stays_a_choice(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [bob.project])
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    form = owner.get(url(alice, f"members/{member.pk}/place")).context["form"]
+    assert (str(bob.project.pk), "research") in form.fields["projects"].choices
+    form = owner.get(url(alice, "members/invite")).context["form"]
+    assert (str(bob.project.pk), "research") not in form.fields["projects"].choices
+
+
+def test_many_projects_are_one_list(owner: Client, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "<select" not in owner.get(url(alice, "members/invite")).content.decode()
+    monkeypatch.setattr(member_pages, "MAX_CHECKBOXES", 2)
+    assert '<select name="projects"' in owner.get(url(alice, "members/invite")).content.decode()
+
+
+def test_a_limit_has_a_bound(
+    owner: Client, alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memberships, "MAX_PROJECTS_OF_LIMIT", 1)
+    sent = INVITATION | {"projects": [bob.project.pk, alice.project.pk]}
+    form = owner.post(url(alice, "members/invite"), sent).context["form"]
+    assert form.errors["projects"] == ["Choose at most 1 projects."]
+
+
+def test_a_list_names_the_first_projects_only(acme: Organization, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    assert (memberships.projects_seen(member), memberships.sees(member)) == ("all", "Acme")
+    projects = [Project.objects.create(organization=acme, name=f"shop {number}") for number in range(5)]
+    memberships.change_place(member, Role.VIEWER, projects)
+    assert memberships.projects_seen(member) == "shop 0, shop 1, shop 2 and 2 more"
+    assert memberships.sees(member) == "5 projects of Acme"
+    member.projects.clear()
+    assert (memberships.projects_seen(member), memberships.sees(member)) == ("none", "no projects of Acme")
+
+
+def test_a_member_who_was_limited_since_they_were_read_is_not_changed(bob: Person) -> None:
+    read = Member.objects.get(user=bob.user)
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    with pytest.raises(ValidationError):
+        memberships.change_role(read, Role.ADMIN)
+    assert place("bob") == ("member", True, ["research"])
+
+
+# ---- the admin
+
+
+def test_the_admin_shows_a_limit_and_raises_no_role(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [bob.project])
+    assert "research" in text(owner.get("/admin/accounts/member/"))
+    answer = owner.post(page(member), {"role": "admin"})
+    assert "This person sees single projects only" in text(answer)
+    assert place("bob")[0] == "member"
