@@ -15,7 +15,7 @@ from accounts import access
 from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
-_CHANGED = "This member was changed or removed just now. Look again."
+CHANGED = "This member was changed or removed just now. Look again."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
@@ -218,7 +218,7 @@ def withdraw(member: Member) -> None:
     with transaction.atomic():
         person = User.objects.select_for_update().filter(pk=member.user_id).first()
         if person is None:
-            raise ValidationError(_CHANGED)
+            raise ValidationError(CHANGED)
         member.user = person
         if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
@@ -241,7 +241,7 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
         # The role and the limit that were read decided whether the caller may do this.
         same = Member.objects.filter(pk=member.pk, role=member.role, is_limited=member.is_limited)
         if not same.exists():
-            raise ValidationError(_CHANGED)
+            raise ValidationError(CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield

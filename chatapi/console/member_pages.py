@@ -42,6 +42,7 @@ class PlaceForm(forms.Form):
         required=False,
     )
     projects = forms.MultipleChoiceField(label="These projects", required=False)
+    opened_with = forms.CharField(required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any, console: Console, member: Member | None = None) -> None:
         own = list(member.projects.all()) if member is not None else []
@@ -51,6 +52,7 @@ class PlaceForm(forms.Form):
             "sees": _ONLY if is_limited else _ALL,
             "projects": [str(row.pk) for row in own],
         }
+        initial["opened_with"] = " ".join(map(str, (initial["role"], initial["sees"], *initial["projects"])))
         super().__init__(data, initial=initial)
         self.console = console
         fields: Any = self.fields
@@ -73,8 +75,12 @@ class PlaceForm(forms.Form):
         return [self.offered[each] for each in self.cleaned_data["projects"]]
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a limit of a role that can't have one, and one without a project."""
+        """Refuse a limit of a role that can't have one, one without a project, and a form that was opened
+        before somebody else changed the member: it could take a limit away that they have just set.
+        """
         data = self.cleaned_data
+        if data.get("opened_with") and data["opened_with"] != self.initial["opened_with"]:
+            raise ValidationError(memberships.CHANGED)
         if data.get("sees") == _ONLY and not self.errors:
             if data["role"] not in LIMITABLE_ROLES:
                 self.add_error("role", "Only a viewer or a member can be limited to projects.")

@@ -97,6 +97,7 @@ def let_the_canaries_in(acme: Organization) -> Person:
         )  # fmt: skip
     used = Tokens(7_654_321, 7_654_322)
     run(other, model="canary-model", end_user="canary-end-user", tokens=used)
+    run(other, tokens=used)  # of the model that both projects use
     run(other, outcome=Outcome.FAILED, error_code="canary_error", tokens=used, model="canary-model")
     admit(other, model="canary-model")
     refused_requests.add(timezone.now(), [{Refusal(other.api_key.pk, 429, "canary_code"): 7}])

@@ -102,7 +102,8 @@ def test_a_project_of_another_organization_is_no_choice(
 def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob: Person) -> None:
     member = Member.objects.get(user=bob.user)
     path = url(alice, f"members/{member.pk}/place")
-    assert owner.get(path).context["form"].initial == {"role": "member", "sees": "all", "projects": []}
+    initial = owner.get(path).context["form"].initial
+    assert (initial["role"], initial["sees"], initial["projects"]) == ("member", "all", [])
     own = {"role": "member", "sees": "only", "projects": [bob.project.pk]}
     shown = text(owner.post(path, own, follow=True))
     assert "bob is now member of the project research of Acme. This holds at once." in shown
@@ -118,6 +119,16 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     assert place("bob") == ("viewer", True, ["research"])
     owner.post(path, {"role": "admin", "sees": "all", "projects": [bob.project.pk]})
     assert place("bob") == ("admin", False, [])
+
+
+def test_a_form_of_before_takes_no_limit_away(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    path = url(alice, f"members/{member.pk}/place")
+    opened = owner.get(path).context["form"].initial
+    memberships.change_place(member, Role.VIEWER, [bob.project])
+    answer = owner.post(path, opened)
+    assert "This member was changed or removed just now. Look again." in text(answer, 400)
+    assert place("bob") == ("viewer", True, ["research"])
 
 
 def test_nobody_limited_manages_members(owner: Client, alice: Person, bob: Person) -> None:
