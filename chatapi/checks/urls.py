@@ -79,12 +79,10 @@ def _redis_urls() -> list[tuple[str, str]]:
         for number, url in enumerate(urls)
         if len(urls) > 1
     ]
-    return [(where, url) for where, url in found if not (url in urls and _has_other_transport(url))]
-
-
-def _has_other_transport(url: str) -> bool:
-    """Return whether the servers of streams with this scheme are no Redis."""
-    return url.partition("://")[0] in TRANSPORTS and not is_redis(url)
+    # A transport of streams may be no Redis, but the broker is one.
+    others = {url for url in urls if url.partition("://")[0] in TRANSPORTS and not is_redis(url)}
+    broker = REDIS_URLS["REDIS_URL" if settings.BROKER_URL == settings.REDIS_URL else "BROKER_URL"]
+    return [(where, url) for where, url in found if where == broker or url not in others]
 
 
 def _same_as(where: str) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -44,7 +45,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     context |= {
         "form": form,
         "page": found,
-        "chart": requests_chart(form, filters),
+        **_chart(form, filters),
         "chips": chips,
         "dropped_before": dropped_before(form.filters, found),
         "older_url": form.link("requests", form.query | {"after": found.next_cursor})
@@ -56,6 +57,17 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "newest_url": form.link("requests", form.query) if after else "",
     }
     return render(request, console, "requests.html", context)
+
+
+def _chart(form: RequestsForm, filters: insights.RequestFilters) -> dict[str, Any]:
+    """Return the chart for the template, or that it takes too long, which leaves the list as it is.
+
+    In another zone than UTC, the hours of thousands of keys are added up.
+    """
+    try:
+        return {"chart": requests_chart(form, filters)}
+    except OperationalError:
+        return {"chart": None, "is_chart_slow": True}
 
 
 @require_safe

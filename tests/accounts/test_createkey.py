@@ -97,6 +97,9 @@ def test_a_key_can_be_for_some_addresses_only(db: None) -> None:
     assert [str(each) for each in caller.allowed_ips] == ["203.0.113.7/32", "10.0.0.0/8"]
     with pytest.raises(CommandError, match=r"^--allowed-ips: '10\.0\.0\.5/8' is an address inside a network"):
         createkey("--organization", "Umbrella", "--allowed-ips", "203.0.113.7,10.0.0.5/8")
+    for empty in ("", " , "):
+        with pytest.raises(CommandError, match=r"^--allowed-ips: the list is empty\."):
+            createkey("--organization", "Umbrella", "--allowed-ips", empty)
     assert not Organization.objects.filter(name="Umbrella").exists()
 
 

@@ -87,6 +87,15 @@ def test_what_is_sent_says_what_it_is(root: Client, alice: Person) -> None:
     assert root.get(f"{REQUESTS}.ndjson?source=upstream").headers.get("x-estimated-rows") is None
 
 
+def test_rows_are_estimated_only_where_a_rollup_has_the_filters(root: Client, alice: Person) -> None:
+    run(alice)
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_error")
+    own = f"organization={alice.project.organization_id}"
+    queries = ("key_kind=live", "outcome=any_error", "key_kind=test", "error=upstream_error", "metadata=a=b")
+    found = [root.get(f"{REQUESTS}.csv?{own}&{query}").headers.get("x-estimated-rows") for query in queries]
+    assert found == ["2", "1", "0", None, None]
+
+
 # ---- the ledger and budgets
 
 

@@ -44,14 +44,14 @@ def key_page(request: pytest.FixtureRequest, alice: Person, small: ServedModel) 
 def test_a_stale_form_of_a_key_gives_no_rights_back(key_page: tuple[Client, str], alice: Person) -> None:
     client, path = key_page
     ends = timezone.now() + timedelta(days=9)
-    APIKey.objects.update(scopes=[], allowed_models=[], expires_at=ends)
+    APIKey.objects.update(scopes=[], allowed_models=[], allowed_ips=["10.0.0.0/8", "::1"], expires_at=ends)
     first, second = opened(client, path, "name"), opened(client, path, "name")
     saved(client, path, first, scopes=["completions"], allowed_models=["small"], default_dialect="llama")
     soon = timezone.now() + timedelta(hours=1)
-    APIKey.objects.update(expires_at=soon, is_admin=True)
+    APIKey.objects.update(expires_at=soon, is_admin=True, allowed_ips=["10.0.0.1"])
     saved(client, path, second, name="renamed")
-    names = ("name", "scopes", "allowed_models", "default_dialect", "expires_at", "is_admin")
-    wanted = ("renamed", ["completions"], ["small"], "llama", soon, True)
+    names = ("name", "scopes", "allowed_models", "allowed_ips", "default_dialect", "expires_at", "is_admin")
+    wanted = ("renamed", ["completions"], ["small"], ["10.0.0.1"], "llama", soon, True)
     assert values(alice.api_key, *names) == wanted
     third = opened(client, path, "name")
     del third["allowed_models"]

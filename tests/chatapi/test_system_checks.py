@@ -10,6 +10,7 @@ from pytest_django.fixtures import Settings
 
 import chatapi.settings
 from chatapi.checks import CHECK_TAG
+from chatapi.stream_transport import TRANSPORTS
 
 
 def ids() -> list[str | None]:
@@ -132,6 +133,22 @@ def test_each_server_of_streams_must_be_such(settings: Settings) -> None:
     settings.STREAMS_URL = f"{first},rediss://b:6379?ssl_cert_reqs=none"
     [message] = run_checks(tags=[CHECK_TAG])
     assert message.msg == "CHATAPI_STREAMS_URL: server 1 (rediss://b:6379): ssl_cert_reqs must be required."
+
+
+def test_only_the_streams_may_have_another_transport(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TRANSPORTS, "other", TRANSPORTS["redis"])
+    settings.REDIS_URL = settings.BROKER_URL = "redis://a:6379"
+    settings.STREAMS_URL = "other://b,redis://c:6379"
+    assert ids() == []
+    # The queue would have no server.
+    settings.REDIS_URL = settings.BROKER_URL = settings.STREAMS_URL = "other://b"
+    assert ids() == ["chatapi.E004"]
+    settings.BROKER_URL = "redis://a:6379"
+    assert ids() == []
+    settings.BROKER_URL, settings.REDIS_URL = "other://b", "redis://a:6379"
+    assert ids() == ["chatapi.E004"]
 
 
 def test_a_server_of_streams_is_listed_once_and_has_room_in_an_id(settings: Settings) -> None:

@@ -52,7 +52,7 @@ async def turn():
     try:
         for _ in range(3):
             await look_at_payments(commits)
-            await report_usage(commits)
+            await report_usage(commits, {})
     finally:
         await commits.close()
 asyncio.run(turn())

@@ -5,6 +5,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.db import connection
+from pytest_django.fixtures import Settings
 
 from accounts.models import Organization
 from tests.admin_pages import client_of, text
@@ -129,6 +131,34 @@ def test_a_search_for_an_id_has_no_chart(alice: Person) -> None:
     page = shown(alice, "id=chatcmpl-01980000000070008000000000000000")
     assert page.context["chart"] is None
     assert "No request matches" in text(page)
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL's own limit is its server's")
+def test_a_chart_that_takes_too_long_leaves_the_list(
+    alice: Person, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = run(alice)
+    hour = HourlyUsage.objects.get()
+    HourlyUsage.objects.bulk_create(
+        HourlyUsage(
+            organization_id=hour.organization_id,
+            project_id=hour.project_id,
+            api_key_id=hour.api_key_id,
+            model=f"other-{number}",
+            outcome=hour.outcome,
+            hour=hour.hour,
+            requests=1,
+        )
+        for number in range(3_000)
+    )
+    settings.DATABASE_TIMEOUT_MS = 1
+    monkeypatch.setattr("usage.database.time_limit._STEPS", 20_000)
+    page = shown(alice, "")
+    assert page.context["chart"] is None
+    assert [str(each) for each in page.context["page"].rows] == [str(row)]
+    assert "The chart takes too long for this range: choose a shorter one." in text(page)
+    settings.DATABASE_TIMEOUT_MS = 5_000
+    assert columns(shown(alice, ""))[-1] == ["3,001", "0"]
 
 
 def test_a_list_without_requests_has_no_chart(alice: Person) -> None:

@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, cast
@@ -32,7 +32,7 @@ from usage import insights
 from usage.books import receipts
 from usage.database.replica import report
 from usage.exports.exporting import without_formula
-from usage.insights import Filters, Range, RequestFilters
+from usage.insights import Range, RequestFilters
 from usage.models import Generation, State
 from usage.models.generations import ANY_ERROR
 from usage.pages.overview_form import OverviewForm
@@ -170,13 +170,9 @@ def _request(row: Generation) -> Record:
 
 def _estimated(filters: RequestFilters) -> int | None:
     """Return the rollup's count; None with filters that it doesn't know. It has no open requests."""
-    # Not each project counts its end users.
-    known_names = {each.name for each in fields(Filters)} - {"end_user"}
-    free = known_names | {"time", "since", "until", "sort"}
-    if any(value is not None for name, value in asdict(filters).items() if name not in free):
+    if (known := filters.of_rollups) is None:
         return None
     over = Range(filters.since or _BEGINNING, filters.until or timezone.now(), "day")
-    known = Filters(**{name: getattr(filters, name) for name in known_names})
     if filters.outcome == ANY_ERROR:
         return insights.totals(over, replace(known, outcome=None)).failed_requests
     return insights.totals(over, known).requests

@@ -10,7 +10,7 @@ rounded down once.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date, datetime, timedelta
 
 from django.conf import settings
@@ -122,10 +122,12 @@ def _lock(organization: Organization) -> None:
     Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
 
 
-def waiting(most: int) -> list[int]:
-    """Return up to `most` organizations with hours to report, those that wait the longest first."""
+def waiting(most: int, others: Collection[int] = ()) -> list[int]:
+    """Return up to `most` organizations with hours to report and without these others, those that wait the
+    longest first.
+    """
     rows = StripeCustomer.objects.filter(reported_until__lt=_over_until()).order_by("reported_until")
-    return list(rows.values_list("organization_id", flat=True)[:most])
+    return list(rows.exclude(organization__in=others).values_list("organization_id", flat=True)[:most])
 
 
 @transaction.atomic

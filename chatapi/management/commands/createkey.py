@@ -69,7 +69,6 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--allowed-ips",
-            default="",
             metavar="LIST",
             help="the IP addresses and networks from which the key may be used, separated by commas "
             "(default: all)",
@@ -84,10 +83,7 @@ class Command(BaseCommand):
         _check_names(options)
         if options["test"] and options["manages_as"]:
             raise CommandError("--manages-as: a test key can't manage an organization; leave --test out.")
-        try:
-            allowed = allowed_ips.normalized(allowed_ips.entries(options["allowed_ips"]))
-        except ValidationError as error:
-            raise CommandError(f"--allowed-ips: {' '.join(error.messages)}") from error
+        allowed = _allowed_ips(options["allowed_ips"])
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
             try:
@@ -149,6 +145,20 @@ def _save_limits(row: APIKey, options: dict[str, Any]) -> None:
         budget.save_or_delete()
     except ValidationError as error:
         raise CommandError(" ".join(error.messages)) from error
+
+
+def _allowed_ips(text: str | None) -> list[str]:
+    """Return the stored form of the list; raises `CommandError` for a wrong one."""
+    if text is None:
+        return []
+    try:
+        found = allowed_ips.normalized(allowed_ips.entries(text))
+    except ValidationError as error:
+        raise CommandError(f"--allowed-ips: {' '.join(error.messages)}") from error
+    if not found:
+        # An unset variable of a shell makes it so, and the key would be for every address.
+        raise CommandError("--allowed-ips: the list is empty. Leave it out to allow every address.")
+    return found
 
 
 def _check_names(options: dict[str, Any]) -> None:

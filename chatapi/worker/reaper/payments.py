@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from functools import partial
 
 from django.conf import settings
@@ -18,11 +19,13 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 # Organizations whose hours are reported in a row, so that payments need not wait for all.
 ORGANIZATIONS_AT_ONCE = 100
+# How long an organization waits whose usage could not be written: what failed may have been a slow read.
+PAUSE_S = 60.0
 
 
 async def keep_payments(commits: GroupCommit) -> None:
     """Look at payments and report usage, for ever. Any number of processes may do it at the same time."""
-    duties = partial(look_at_payments, commits), partial(report_usage, commits)
+    duties = partial(look_at_payments, commits), partial(report_usage, commits, {})
     await repeat(EVERY_S, "payments", *duties, expected=(UsageError,))
 
 
@@ -45,11 +48,19 @@ async def _look_at(commits: GroupCommit, claimed: payments.Claimed) -> None:
         await commits.read(payments.book, claimed, found)
 
 
-async def report_usage(commits: GroupCommit) -> None:
-    """Write the outbox, and send what is due; raises `StripeUnavailable`."""
+async def report_usage(commits: GroupCommit, paused: dict[int, float]) -> None:
+    """Write the outbox, and send what is due; raises `StripeUnavailable`.
+
+    `paused` has the organizations whose usage could not be written, with the time of the next attempt.
+    """
     if settings.STRIPE_METER:
-        for organization_id in await commits.read(metered_usage.waiting, ORGANIZATIONS_AT_ONCE):
-            await _write(commits, organization_id)
+        for organization_id in [each for each, until in paused.items() if until <= time.monotonic()]:
+            del paused[organization_id]
+        for organization_id in await commits.read(
+            metered_usage.waiting, ORGANIZATIONS_AT_ONCE, tuple(paused)
+        ):
+            if not await _is_written(commits, organization_id):
+                paused[organization_id] = time.monotonic() + PAUSE_S
     for _ in range(sender.BATCH):
         if not (due := await commits.read(sender.claim, 1)):
             break
@@ -59,9 +70,14 @@ async def report_usage(commits: GroupCommit) -> None:
             raise StripeUnavailable(outcome.error)
 
 
-async def _write(commits: GroupCommit, organization_id: int) -> None:
+async def _is_written(commits: GroupCommit, organization_id: int) -> bool:
     """Write an organization's hours into the outbox. If that fails, they wait, and others are written."""
     try:
         await commits.read(metered_usage.write, organization_id)
+    except UsageError as error:
+        log.warning("the usage of organization %s is not reported: %r", organization_id, error)
+        return False
     except Exception:
         log.exception("the usage of organization %s is not reported", organization_id)
+        return False
+    return True
