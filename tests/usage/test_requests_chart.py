@@ -95,11 +95,11 @@ def test_it_says_how_far_back_the_newest_requests_reach(
     assert (exact.context["chart"].since, exact.context["chart"].trend.whole) == (None, "3, 1 failed")
 
 
-def test_a_list_without_a_range_has_the_columns_of_thirty_days(alice: Person) -> None:
+def test_a_list_without_a_range_has_the_columns_of_seven_days(alice: Person) -> None:
     row = run(alice)
     page = shown(alice, "")
-    assert page.context["chart"].trend.title == "Requests by day, last 30 days"
-    assert len(columns(page)) == 30
+    assert page.context["chart"].trend.title == "Requests by day, last 7 days"
+    assert len(columns(page)) == 7
     assert [str(each) for each in page.context["page"].rows] == [str(row)]
 
 

@@ -15,8 +15,8 @@ from usage.pages.requests_form import RequestsForm
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days
 
-# The days of a list without a range.
-_DAYS = 30
+# The days of a list without a range, as on Usage.
+_DAYS = 7
 # So that the page stays below 150 kB; two days have their hours.
 _MAX_COLUMNS = 48
 
