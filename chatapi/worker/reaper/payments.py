@@ -63,5 +63,7 @@ async def _write(commits: GroupCommit, organization_id: int) -> None:
     """Write an organization's hours into the outbox. If that fails, they wait, and others are written."""
     try:
         await commits.read(metered_usage.write, organization_id)
+    except UsageError as error:
+        log.warning("the usage of organization %s is not reported: %r", organization_id, error)
     except Exception:
         log.exception("the usage of organization %s is not reported", organization_id)
