@@ -4,6 +4,7 @@ them.
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,19 @@ def test_calls_of_one_choice_do_not_wait_for_those_of_another(dialect: str) -> N
     # The connection ends, not the generation: the rest comes when the stream is read again.
     assert writing.encode([ToolCall(1, "{}", "c", "f")]) == b""
     assert b'"tool_calls"' not in writing.failed(FAILURE)
+
+
+def test_a_long_calls_arguments_take_as_much_memory_as_their_text() -> None:
+    writing = Case([]).encoder("openai")
+    writing.encode([Started(), ToolCall(0, '{"a":"', "a", "f")])
+    tracemalloc.start()
+    try:
+        for number in range(25_000):
+            writing.encode([ToolCall(0, f"{number:05}"[-4:])])
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert b'"index":1' in writing.encode([ToolCall(0, 'é"}'), ToolCall(1, "{}", "b", "f")])
 
 
 def test_bitseek_never_tells_half_a_tool_call() -> None:

@@ -158,3 +158,24 @@ def test_no_parameter_is_dropped_silently(engine: Engine, protocol: str, extras:
         and is_lost(engine, protocol, name, value, extras)
     ]
     assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "refused"),
+    [
+        ("chat.completions", {"n": 2}),
+        ("chat.completions", {"logprobs": True, "top_logprobs": 2}),
+        ("completions", {"best_of": 2}),
+    ],
+)
+def test_nothing_is_lost_of_a_request_that_anthropics_api_refuses(
+    protocol: str, refused: dict[str, Any]
+) -> None:
+    # Deployments of other engines answer it, if there are any, and get all of it.
+    body = BODIES[protocol][0] | refused | {"seed": 1}
+    assert ignored(Engine.ANTHROPIC, protocol, body, frozenset()) == set()
+
+
+def test_parameters_beside_a_custom_tool_are_lost_since_anthropics_api_gets_a_function() -> None:
+    body = BODIES["chat.completions"][0] | {"tools": [CUSTOM], "seed": 1}
+    assert ignored(Engine.ANTHROPIC, "chat.completions", body, frozenset()) == {"seed"}

@@ -283,6 +283,13 @@ def test_a_refusal_names_the_clients_own_parameter(message: str, param: str, sho
     assert f'"message":{json.dumps(shown)}'.encode() in stream([STARTED, refused])
 
 
+def test_a_name_that_came_twice_is_shown_as_the_client_wrote_it() -> None:
+    """It may be one inside of a parameter, such as a property of a tool's schema."""
+    message = "Duplicate parameter: 'user'."
+    refused = Failed(message, "invalid_request_error", "duplicate_parameter", "user", 400)
+    assert json.loads(MESSAGES.dialect("").envelope(refused).body)["error"]["message"] == message
+
+
 @pytest.mark.parametrize(
     ("message", "shown"),
     [

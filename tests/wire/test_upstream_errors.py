@@ -157,6 +157,8 @@ def test_the_mistakes_that_fastapi_lists_are_one_message() -> None:
         (["body", "messages", 0, "content"], "messages[0].content"),
         # A union's types are part of FastAPI's path.
         (["body", "messages", 2, "ChatCompletionUserMessageParam", "content"], "messages[2]"),
+        (["body", "stop", "str"], "stop"),
+        (["body", "stop", "list[str]", 0], "stop"),
         (["body", "tools", 0, "function", "name"], "tools[0].function.name"),
         (["body"], None),
         ([], None),

@@ -65,7 +65,8 @@ def renamed(failure: Failed, names: Mapping[str, str]) -> Failed:
     """
     param = failure.param or ""
     name = names.get(_TOP.match(param)[0])  # type: ignore[index]  # the pattern matches any text
-    if name is None:
+    # A name that came twice is the client's own, and may be one inside of a parameter.
+    if name is None or failure.code == "duplicate_parameter":
         return failure
     message = failure.message.replace(f"'{param}'", f"'{name}'")
     return msgspec.structs.replace(failure, param=name, message=message)

@@ -135,20 +135,26 @@ def lacks(request: GenerationRequest) -> bool:
     """Return whether Anthropic's API lacks one of the request's parameters. The messages are not checked:
     `messages_body` may still refuse them.
     """
-    asked = (is_refused(getattr(request, name)) for name, is_refused in _REFUSED.items())
     return (
-        not isinstance(request.prompt, Messages)
+        _is_refused(request)
         or isinstance(request.tool_choice, AllowedToolsChoice)
         # The choice of a custom tool needs no check: its tool is in `tools`.
         or bool(custom_tools(bytes(request.tools)))
-        or any(asked)
     )
+
+
+def _is_refused(request: GenerationRequest) -> bool:
+    """Return whether Anthropic's API lacks a parameter that has no other form, either."""
+    asked = (is_refused(getattr(request, name)) for name, is_refused in _REFUSED.items())
+    return not isinstance(request.prompt, Messages) or any(asked)
 
 
 def left_out(request: GenerationRequest) -> tuple[str, ...]:
     """Return the names of the request's parameters that Anthropic's API does not get, though it answers."""
     rules = (*_LEFT_OUT.items(), *_LEFT_OUT_VALUES.items())
-    return tuple(name for name, is_lost in rules if is_lost(getattr(request, name)))
+    names = tuple(name for name, is_lost in rules if is_lost(getattr(request, name)))
+    # If it refuses the request, only deployments that get all of it answer.
+    return () if _is_refused(request) else names
 
 
 def messages_body(

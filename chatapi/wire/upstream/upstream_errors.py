@@ -165,8 +165,8 @@ _OPENAIS_NAMES = {
     "output_config.format": "response_format",
     "stop_sequences": "stop",
 }
-# A member in FastAPI's paths, which also have names of classes.
-_MEMBER = re.compile("[a-z][a-z0-9_]*")
+# A member in FastAPI's paths, which also have names of classes and types.
+_MEMBER = re.compile("(?!(?:str|int|float|bool|bytes|list|dict|none)$)[a-z][a-z0-9_]*")
 # A message about our key, which no client may read.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 

@@ -21,6 +21,7 @@ from chatapi.wire import sse
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.prompts import Messages
+from chatapi.wire.protocols.envelope import renamed
 from chatapi.wire.upstream import upstream_errors
 from chatapi.wire.upstream.custom_tools import CustomCalls, as_functions
 from chatapi.wire.upstream.http_api import OPENAI, UpstreamAPI
@@ -86,7 +87,10 @@ class OpenAICompatibleEngine:
             if not exchange.reader.is_cut:
                 await exchange.drain()
         except UpstreamError as error:
-            raise EngineError(error.failure, is_retryable=not error.failure.is_request_fault) from None
+            # The client knows only the budget from which an effort was derived.
+            names = {"reasoning_effort": "thinking"} if call.request.is_effort_estimated else {}
+            failure = renamed(error.failure, names)
+            raise EngineError(failure, is_retryable=not failure.is_request_fault) from None
         finally:
             if exchange is not None:
                 exchange.close()

@@ -1,10 +1,12 @@
 """The engine for Anthropic's API, against a real HTTP server."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
 from chatapi.wire.deltas import AnyDelta, Finished, Text, ToolCall, Usage
+from chatapi.wire.protocols.messages.request import parse
 from chatapi.wire.upstream.http_api import ANTHROPIC
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
@@ -82,3 +84,15 @@ async def test_failures_are_those_of_any_upstream(
     with pytest.raises(EngineError) as raised:
         await answer(engine, upstream, script)
     assert (raised.value.failure.code, raised.value.is_retryable) == (code, is_retryable)
+
+
+async def test_a_refused_effort_is_the_thinking_from_which_it_was_estimated(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    members = {"max_tokens": 2_000, "thinking": {"type": "enabled", "budget_tokens": 1_024}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | members
+    upstream.name_script("scripted", Script(status=400, error_message="output_config.effort: not supported"))
+    target = Target("anthropic", base_url=upstream.url, upstream_model="scripted")
+    with pytest.raises(EngineError) as raised:
+        await anext(engine.stream(Call("gen", parse(json.dumps(body).encode()), target, 2_000)))
+    assert raised.value.failure.param == "thinking"

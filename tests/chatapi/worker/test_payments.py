@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -12,12 +13,13 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from chatapi.worker.reaper import payments as reaper
+from tests import locked_database
 from tests.fake_stripe import METER, Stripe
 from tests.usage.billing_months import keys_of, set_prices, use
 from usage.books import credit
 from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
-from usage.errors import StripeUnavailable
+from usage.errors import DatabaseUnavailable, StripeUnavailable
 from usage.payment import payments
 from usage.payment.models import MeterEvent, Payment, StripeCustomer
 
@@ -124,6 +126,25 @@ def test_usage_that_can_not_be_written_keeps_no_other_from_stripe(
     turn(report_usage)
     assert sorted(event["customer"] for event in stripe.events) == ["cus_A", "cus_B"]
     assert not paused
+
+
+def test_usage_that_a_locked_database_does_not_take_is_one_line_of_the_log(
+    stripe: Stripe, caplog: pytest.LogCaptureFixture
+) -> None:
+    hour = hour_of(timezone.now()) - timedelta(hours=3)
+    owner = Organization.objects.create(name="A")
+    StripeCustomer.objects.create(
+        organization=owner, customer_id="cus_A", billed_from=hour, reported_until=hour
+    )
+    table = MeterEvent._meta.db_table
+    with (
+        locked_database.impatient(),
+        locked_database.locked(table),
+        suppress(DatabaseUnavailable),  # on PostgreSQL, the events that are due can't be read, either
+    ):
+        turn(reaper.report_usage)
+    [line] = [record for record in caplog.records if "is not reported" in record.getMessage()]
+    assert line.exc_info is None
 
 
 def test_a_bug_in_one_duty_does_not_stop_the_other(
