@@ -216,6 +216,14 @@ def test_a_new_account_gets_no_mail_about_its_first_password(
     assert mailbox.messages == []
 
 
+def test_signing_up_is_no_change(mailbox: Mailbox, settings: Settings) -> None:
+    settings.SIGN_UP, visitor = "open", Client()
+    visitor.post("/console/sign-up", {"email": "erin@acme.example"})
+    visitor.post(path_in(mailbox.messages.pop()), {"password": NEW, "name": "Erin"})
+    assert who(visitor) == "erin@acme.example"
+    assert mailbox.messages == []
+
+
 def test_a_person_without_an_address_gets_no_mail(alice: Person, root: Client, mailbox: Mailbox) -> None:
     Passkey(with_password(alice.user))
     root.post(f"/admin/mfa/authenticator/{Authenticator.objects.get().pk}/delete/", {"post": "yes"})
