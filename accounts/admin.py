@@ -22,6 +22,7 @@ from accounts import invitations
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ListAdmin
 from accounts.pages.permission_field import ChoosesPermissions
+from accounts.sign_in import change_mail
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -36,19 +37,36 @@ class PersonForm(UserChangeForm):
         return found if "username" in self.changed_data else found | {"username"}
 
 
+class PasswordForm(AdminPasswordChangeForm):
+    """A new password that an operator sets, or none."""
+
+    def save(self, commit: bool = True) -> User:
+        """Save the password. Mail about a removed one begins here: Django's row does not tell of it."""
+        person: User = super().save(commit)
+        if not person.has_usable_password():
+            change_mail.notify(person, change_mail.NO_PASSWORD)
+        return person
+
+
 @admin.register(User)
 class UserAdmin(ChoosesPermissions, DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = PersonForm
     add_form = UserCreationForm
-    change_password_form = AdminPasswordChangeForm
+    change_password_form = PasswordForm
     actions_detail = ["new_password"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Let only superusers change rights."""
         own = [] if request.user.is_superuser else ["is_staff", "is_superuser", "groups", "user_permissions"]
         return [*super().get_readonly_fields(request, obj), *own]
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save the person; an address that is replaced gets a mail about it."""
+        super().save_model(request, obj, form, change)
+        if change and "email" in form.changed_data and form.initial["email"]:
+            change_mail.notify(obj, change_mail.ADDRESS, to=form.initial["email"])
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Let only superusers change superusers and other staff: a new password takes an account over."""

@@ -31,3 +31,8 @@ class SignInConfig(AppConfig):
     name = "accounts.sign_in"
     label = "sign_in"
     verbose_name = "Sign-in"
+
+    def ready(self) -> None:
+        from accounts.sign_in import change_mail  # noqa: PLC0415  it needs the models, which are loaded now
+
+        change_mail.listen()

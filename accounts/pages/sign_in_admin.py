@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
+from accounts.sign_in import change_mail
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 
 site: Any = admin.site  # our own `Site`
@@ -118,6 +119,10 @@ class AuthenticatorAdmin(ReadOnlyAdmin, ListAdmin):
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Return none: each removal is one decision."""
         return {}
+
+    def delete_model(self, request: HttpRequest, obj: Authenticator) -> None:
+        super().delete_model(request, obj)
+        change_mail.notify(obj.user, change_mail.REMOVED[Authenticator.Type(obj.type)])
 
     @display(description="Kind")
     def kind(self, row: Authenticator) -> str:

@@ -26,7 +26,7 @@ from django.shortcuts import redirect, render
 from accounts import access
 from accounts.encryption import Purpose, decrypt, encrypt
 from accounts.forwarding import client_ip
-from accounts.sign_in import nonces, openid_connect, providers, sessions
+from accounts.sign_in import change_mail, nonces, openid_connect, providers, sessions
 from accounts.sign_in.fetching import BoundedSession
 from accounts.sign_in.models import IdentityProvider
 
@@ -89,6 +89,13 @@ class AccountAdapter(DefaultAccountAdapter):
         sessions.end_oldest(user, request.session.session_key)
         response: HttpResponse = super().post_login(request, user, **login)
         return response
+
+    def send_notification_mail(
+        self, template_prefix: str, user: Any, context: dict[str, Any] | None = None, email: str | None = None
+    ) -> None:
+        """Send our mail about second factors; that about a password begins where it is saved."""
+        if change := change_mail.OF_ALLAUTH.get(template_prefix):
+            change_mail.notify(user, change)
 
 
 class MFAAdapter(DefaultMFAAdapter):

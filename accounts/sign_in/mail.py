@@ -25,6 +25,11 @@ def host(request: HttpRequest) -> str:
     return urlsplit(absolute_url(request, "/")).netloc
 
 
+def service(request: HttpRequest | None) -> str:
+    """Return the name of the service; a command, which has no request, may not know its host."""
+    return host(request) if request else urlsplit(settings.PUBLIC_URL).netloc or "the service"
+
+
 def send(template: str, to: str, **context: Any) -> bool:
     """Send the mail of `mail/TEMPLATE.txt`; return False if there is no mail server or it fails."""
     if not settings.SENDS_EMAIL:

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from requests import RequestException
 
 from accounts.audit import recorder
-from accounts.sign_in import email_addresses, mail, providers
+from accounts.sign_in import change_mail, email_addresses, mail, providers
 from chatapi.console.browsers import browser_of
 from chatapi.console.password_pages import AddressForm
 
@@ -224,5 +224,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
         return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
     email_addresses.confirm(person, content["to"])
     recorder.record("confirmed an address", person)
+    if content["from"] and content["from"].lower() != content["to"]:
+        change_mail.notify(person, change_mail.ADDRESS, to=content["from"])
     messages.success(request, f"The address {content['to']} is confirmed.")
     return redirect("console:account")

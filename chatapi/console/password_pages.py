@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods
 
 from accounts import invitations, memberships
 from accounts.forwarding import client_network
-from accounts.sign_in import attempts, email_addresses, mail, providers
+from accounts.sign_in import attempts, change_mail, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from chatapi.console.sign_in import signed_in
@@ -109,6 +109,8 @@ class ChosenPassword(PasswordResetConfirmView):
                 return None
             is_first = self.token_generator.check_token(person, self.token)
             if is_first:
+                if not memberships.is_invited(person):
+                    change_mail.notify(person, change_mail.PASSWORD, by_link=True)
                 person.password = chosen.password
                 person.save(update_fields=["password"])
                 if is_mailed:

@@ -31,11 +31,15 @@ class Passkey:
     def __init__(self, user: User) -> None:
         self._user = user
         self._key = ec.generate_private_key(ec.SECP256R1())
+        WebAuthn.add(user, "Laptop", self.create(b""))
+
+    def create(self, challenge: str | bytes) -> dict[str, Any]:
+        """Return the new credential that answers the challenge of a page."""
         public = ES256.from_cryptography_key(self._key.public_key())  # type: ignore[no-untyped-call]
         data = AttestedCredentialData.create(Aaguid.NONE, CREDENTIAL_ID, public)
         made = AttestationObject.create("none", self._data(_FLAGS.AT, data), {})
-        response = {"clientDataJSON": self._client_data("create", b""), "attestationObject": made}
-        WebAuthn.add(user, "Laptop", self._credential(response))
+        response = {"clientDataJSON": self._client_data("create", challenge), "attestationObject": made}
+        return self._credential(response)
 
     def sign(self, challenge: str) -> str:
         """Return the credential, as JSON, that answers the challenge of a page."""
