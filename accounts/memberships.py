@@ -25,6 +25,11 @@ LIMITED = (
     "This person sees single projects only, as a viewer or a member. Let them see all projects before they "
     "get a higher role."
 )
+KEPT = (
+    "{} sees nothing of the organization now, and stays listed without any project, so that the identity "
+    "provider does not bring them back with all projects."
+)
+"""The result of a removal that has kept the membership."""
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
@@ -186,12 +191,32 @@ def sees(member: Member) -> str:
     return f"{len(names) or 'no'} projects of {member.organization}"
 
 
-def remove(member: Member) -> None:
-    """Remove the membership; raises `ValidationError` if the organization would lose its last owner, or if
-    the member is not as they were read.
+def remove(member: Member) -> bool:
+    """Remove the membership and return True. If it is limited and the person may come back, keep it without
+    any project and return False: a new membership would be of all projects.
+
+    Raises `ValidationError` if the organization would lose its last owner, or if the member is not as they
+    were read.
     """
     with _owned_after(member, is_owner=False):
+        if member.is_limited and may_come_back(member):
+            member.projects.clear()
+            return False
         member.delete()
+    return True
+
+
+def may_come_back(member: Member) -> bool:
+    """Return whether the organization's identity provider may make the person a member again: by a group, or
+    as a new person.
+    """
+    owned = Organization.objects.filter(
+        pk=member.organization_id,
+        email_domains__domain=member.user.email.rpartition("@")[2].lower(),
+        email_domains__approved_at__isnull=False,
+    )
+    gives_roles = Q(identity_provider__groups_claim__gt="") | Q(identity_provider__default_role__gt="")
+    return owned.filter(gives_roles).exists()
 
 
 def is_invited(person: User) -> bool:
@@ -222,7 +247,8 @@ def withdraw(member: Member) -> None:
         member.user = person
         if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
-        remove(member)
+        with _owned_after(member, is_owner=False):
+            member.delete()
         if not (person.is_staff or person.is_superuser or person.memberships.exists()):
             person.delete()
 

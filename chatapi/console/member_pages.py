@@ -23,6 +23,7 @@ PAGE = 50
 # Of more projects, a list is shown in which several can be chosen.
 MAX_CHECKBOXES = 100
 _ALL, _ONLY = "all", "only"
+_KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
 
 
 def _role_choices(console: Console) -> list[tuple[str, str]]:
@@ -283,18 +284,21 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Remove a member. An invitation that was not accepted is withdrawn, and its user name is free again."""
     member = _changeable(console, member_id)
-    note = ""
+    result, note = f"{member.user} is no longer a member of {console.organization}.", ""
     try:
         if memberships.is_invited(member.user):
+            if member.is_limited and memberships.may_come_back(member):
+                note = " The identity provider may still let them in, with all projects."
             memberships.withdraw(member)
         else:
-            memberships.remove(member)
+            if not memberships.remove(member):
+                result = memberships.KEPT.format(member.user)
             if member.user != console.person:
-                note = " API keys that they made or know still work: revoke or rotate those."
+                note = _KEYS_STILL_WORK
     except ValidationError as error:
         messages.error(request, error.messages[0])
         return redirect(console.url("members"))
-    messages.success(request, f"{member.user} is no longer a member of {console.organization}.{note}")
+    messages.success(request, result + note)
     return redirect(console.url("members") if member.user != console.person else "console:home")
 
 

@@ -60,7 +60,9 @@ class User(ManagementRoute):
         ),
         "DELETE": ManagementOperation(
             "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
-            description="The organization's last owner can't be removed.",
+            description="The organization's last owner can't be removed. A member who is limited to projects "
+            "and whom the identity provider may bring back stays listed without any, and sees nothing: then "
+            "`deleted` is false.",
         ),
     }  # fmt: skip
 
@@ -85,8 +87,8 @@ class User(ManagementRoute):
         """Remove the member, unless their role is above the caller's."""
         member = find_member(request, user_id)
         access.require_role(caller_of(request), member.role)
-        memberships.remove(member)
-        return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
+        is_removed = memberships.remove(member)
+        return respond(objects.Deleted(object="organization.user.deleted", deleted=is_removed, id=user_id))
 
 
 class ProjectUsers(ManagementRoute):

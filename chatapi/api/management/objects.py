@@ -269,7 +269,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
     """A deleted object; its `object` ends with `.deleted`."""
 
     object: str
-    deleted: Literal[True] = True
+    deleted: bool = True
     id: str | UnsetType = UNSET
 
 
