@@ -101,7 +101,7 @@ def test_an_invited_person_comes_in_their_place(
 ) -> None:
     row = offer(acme, provider, "acme.example")
     client_of(alice.user).post(
-        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin"}
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin", "sees": "all"}
     )
     provider.knows("3", email="erin@acme.example")
     assert who(come(provider, row, "3")[1]) == "erin@acme.example"

@@ -306,7 +306,7 @@ CHANGES: dict[str, Change] = {
     ),
     "an invitation": (
         "members/invite",
-        {"email": "dora@example.com", "role": "viewer"},
+        {"email": "dora@example.com", "role": "viewer", "sees": "all"},
         "POST",
         "invites",
         {"email": "dora@example.com", "role": "reader"},
