@@ -42,6 +42,14 @@ def known_to(by: access.Person) -> QuerySet[User]:
     return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
+def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
+    """Return the members who see all of these organizations' projects: what is about a whole organization,
+    such as its mail, is for them only.
+    """
+    rows = Member.objects.filter(organization__in=organization_ids, is_limited=False)
+    return rows.select_related("user")
+
+
 def with_emails(rows: QuerySet[Member], emails: Collection[str]) -> QuerySet[Member]:
     """Return the memberships of people with these addresses, which are compared without case."""
     lower = [each.lower() for each in emails]

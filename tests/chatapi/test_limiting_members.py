@@ -1,5 +1,6 @@
 """Limiting members to single projects: the console's forms, what they refuse, and what the audit log says."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.signing_in import choose, link_in
 
+ROOT = Path(__file__).resolve().parents[2]
 INVITATION = {"email": "dora@example.com", "role": "viewer", "sees": "only"}
 
 
@@ -249,3 +251,28 @@ def test_the_admin_shows_a_limit_and_raises_no_role(owner: Client, alice: Person
     answer = owner.post(page(member), {"role": "admin"})
     assert "This person sees single projects only" in text(answer)
     assert place("bob")[0] == "member"
+
+
+# ---- what is of the whole organization
+
+ALL_MEMBERS = {
+    "chatapi/api/management/members.py": "lists limited members, too",
+    "chatapi/api/management/audit_log.py": "finds what was done to limited members, too",
+    "chatapi/console/member_pages.py": "lists limited members, too",
+    "chatapi/console/start.py": "asks whether somebody was invited",
+    "chatapi/pages/key_panels.py": "names the member who made a key",
+    "chatapi/pages/organization_page.py": "counts limited members, too",
+}
+"""Why a module outside accounts/ reads all members, instead of `memberships.of_whole`."""
+
+
+def test_code_of_a_whole_organization_finds_its_whole_members_only() -> None:
+    paths = [*ROOT.glob("chatapi/**/*.py"), *ROOT.glob("usage/**/*.py")]
+    reading = {str(each.relative_to(ROOT)) for each in paths if "Member.objects" in each.read_text()}
+    assert not reading - set(ALL_MEMBERS)
+
+
+def test_whole_members_are_those_without_a_limit(acme: Organization, alice: Person, bob: Person) -> None:
+    assert {row.user for row in memberships.of_whole(acme.pk)} == {alice.user, bob.user}
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    assert {row.user for row in memberships.of_whole(acme.pk)} == {alice.user}
