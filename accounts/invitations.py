@@ -138,7 +138,7 @@ def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> 
     check_attempts(attempts.count_mail, address, client_network(request))
     sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
     url = absolute_url(request, _path(sender, member.user))
-    context = {"member": member, "sees": sees(member), "sender": sender_named(sender)}
+    context = {"member": member, "sees": sees(member), "sender": sender_named(sender, member)}
     return mail.send("invitation", address, url=url, host=mail.host(request), **context)
 
 
@@ -147,11 +147,16 @@ def confirms_address(token: str) -> bool:
     return token.partition(".")[0].endswith(_MAILED)
 
 
-def sender_named(token: str) -> str:
-    """Return the name of the sender of a valid token; its part before the "." is enough."""
+def sender_named(token: str, member: Member | None) -> str:
+    """Return the name of the sender of a valid token, as the invited member may read it; the token's part
+    before the "." is enough.
+    """
     known = _SENDER.fullmatch(token.partition(".")[0])
     if known is None:
         return ""
+    if known[1] and member is not None and member.is_limited:
+        # The key may be of a project that the person does not see.
+        return f"{member.organization}'s API key"
     if known[1]:
         return f"API key {APIKey.objects.filter(pk=known[2]).values_list('name', flat=True).first()}"
     person = User.objects.filter(pk=known[2]).first()

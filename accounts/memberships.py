@@ -15,7 +15,7 @@ from accounts import access
 from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
-CHANGED = "This member was changed or removed just now. Look again."
+_CHANGED = "This member was changed or removed just now. Look again."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
@@ -25,6 +25,11 @@ LIMITED = (
     "This person sees single projects only, as a viewer or a member. Let them see all projects before they "
     "get a higher role."
 )
+KEPT = (
+    "{} sees nothing of the organization now, and stays listed without any project, so that the identity "
+    "provider does not bring them back with all projects."
+)
+"""The result of a removal that has kept the membership."""
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
@@ -35,6 +40,14 @@ def known_to(by: access.Person) -> QuerySet[User]:
     if access.is_operator(by):
         return User.objects.all()
     return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
+
+
+def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
+    """Return the members who see all of these organizations' projects: what is about a whole organization,
+    such as its mail, is for them only.
+    """
+    rows = Member.objects.filter(organization__in=organization_ids, is_limited=False)
+    return rows.select_related("user")
 
 
 def with_emails(rows: QuerySet[Member], emails: Collection[str]) -> QuerySet[Member]:
@@ -107,7 +120,9 @@ def join(member: Member, projects: Sequence[Project] | None = None) -> None:
 
     Raises `ValidationError` for a role that can't be limited, and for projects of another organization.
     """
-    _check_limit(member, member.role, projects)
+    if member.is_limited and projects is None:
+        raise ValueError("A limited membership needs its projects, even if there are none.")
+    check_limit(member.organization_id, member.role, projects)
     member.is_limited = projects is not None
     with transaction.atomic():
         if member.user._state.adding:
@@ -129,12 +144,25 @@ def change_role(member: Member, role: str) -> None:
         member.save(update_fields=["role"])
 
 
-def change_place(member: Member, role: str, projects: Sequence[Project] | None) -> None:
-    """Change the role, and limit the member to these projects, or to none of them (None). Raises
-    `ValidationError` as `change_role` and `join` do.
+def place(member: Member) -> str:
+    """Return role and projects as the database has them, to be compared: "viewer 3,7", "admin all"."""
+    row = Member.objects.get(pk=member.pk)
+    ids = ",".join(map(str, sorted(row.projects.values_list("pk", flat=True))))
+    return f"{row.role} {ids if row.is_limited else 'all'}"
+
+
+def change_place(
+    member: Member, role: str, projects: Sequence[Project] | None, known: str | None = None
+) -> None:
+    """Change the role, and limit the member to these projects, or take the limit away (None).
+
+    `known` is the `place` that the caller has decided on. Raises `ValidationError` if it is another one now,
+    and as `change_role` and `join` do.
     """
-    _check_limit(member, role, projects)
+    check_limit(member.organization_id, role, projects)
     with _owned_after(member, is_owner=role == Role.OWNER):
+        if known is not None and known != place(member):
+            raise ValidationError(_CHANGED)
         member.role, member.is_limited = role, projects is not None
         member.save(update_fields=["role", "is_limited"])
         member.projects.set(projects or ())
@@ -142,7 +170,7 @@ def change_place(member: Member, role: str, projects: Sequence[Project] | None) 
 
 def add_project(member: Member, project: Project) -> None:
     """Let a limited member see this project, too. Raises `ValidationError` as `join` does."""
-    _check_limit(member, member.role, [*member.projects.exclude(pk=project.pk), project])
+    check_limit(member.organization_id, member.role, [*member.projects.exclude(pk=project.pk), project])
     with _owned_after(member, is_owner=True):
         member.projects.add(project)
 
@@ -153,12 +181,13 @@ def take_project(member: Member, project: Project) -> None:
         member.projects.remove(project)
 
 
-def _check_limit(member: Member, role: str, projects: Sequence[Project] | None) -> None:
+def check_limit(organization_id: int, role: str, projects: Sequence[Project] | None) -> None:
+    """Raise `ValidationError` if a member with this role can't be limited to these projects."""
     if projects is None:
         return
     if role not in LIMITABLE_ROLES:
         raise ValidationError({"role": "Only a viewer or a member can be limited to projects."})
-    if any(each.organization_id != member.organization_id for each in projects):
+    if any(each.organization_id != organization_id for each in projects):
         raise ValidationError({"projects": "A project of another organization is among these."})
     if len(projects) > MAX_PROJECTS_OF_LIMIT:
         raise ValidationError({"projects": f"Choose at most {MAX_PROJECTS_OF_LIMIT} projects."})
@@ -186,12 +215,32 @@ def sees(member: Member) -> str:
     return f"{len(names) or 'no'} projects of {member.organization}"
 
 
-def remove(member: Member) -> None:
-    """Remove the membership; raises `ValidationError` if the organization would lose its last owner, or if
-    the member is not as they were read.
+def remove(member: Member) -> bool:
+    """Remove the membership and return True. If it is limited and the person may come back, keep it without
+    any project and return False: a new membership would be of all projects.
+
+    Raises `ValidationError` if the organization would lose its last owner, or if the member is not as they
+    were read.
     """
     with _owned_after(member, is_owner=False):
+        if member.is_limited and may_come_back(member):
+            member.projects.clear()
+            return False
         member.delete()
+    return True
+
+
+def may_come_back(member: Member) -> bool:
+    """Return whether the organization's identity provider may make the person a member again: by a group, or
+    as a new person.
+    """
+    owned = Organization.objects.filter(
+        pk=member.organization_id,
+        email_domains__domain=member.user.email.rpartition("@")[2].lower(),
+        email_domains__approved_at__isnull=False,
+    )
+    gives_roles = Q(identity_provider__groups_claim__gt="") | Q(identity_provider__default_role__gt="")
+    return owned.filter(gives_roles).exists()
 
 
 def is_invited(person: User) -> bool:
@@ -218,11 +267,12 @@ def withdraw(member: Member) -> None:
     with transaction.atomic():
         person = User.objects.select_for_update().filter(pk=member.user_id).first()
         if person is None:
-            raise ValidationError(CHANGED)
+            raise ValidationError(_CHANGED)
         member.user = person
         if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
-        remove(member)
+        with _owned_after(member, is_owner=False):
+            member.delete()
         if not (person.is_staff or person.is_superuser or person.memberships.exists()):
             person.delete()
 
@@ -241,7 +291,7 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
         # The role and the limit that were read decided whether the caller may do this.
         same = Member.objects.filter(pk=member.pk, role=member.role, is_limited=member.is_limited)
         if not same.exists():
-            raise ValidationError(CHANGED)
+            raise ValidationError(_CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield

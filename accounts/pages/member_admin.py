@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.forms.utils import flatatt
 from django.http import HttpRequest, HttpResponse
@@ -193,6 +193,15 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
                 memberships.withdraw(obj)
             else:
                 memberships.remove(obj)
+
+    def response_delete(self, request: HttpRequest, obj_display: str, obj_id: int) -> HttpResponse:
+        """Say that a membership was kept without projects, if it was."""
+        kept = Member.objects.filter(pk=obj_id).select_related("user").first()
+        if kept is None:
+            response: HttpResponse = super().response_delete(request, obj_display, obj_id)
+            return response
+        self.message_user(request, memberships.KEPT.format(kept.user), messages.WARNING)
+        return redirect("admin:accounts_member_changelist")
 
     def response_add(
         self, request: HttpRequest, obj: Member, post_url_continue: str | None = None

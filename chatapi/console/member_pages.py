@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access, invitations, memberships, roles
-from accounts.models import LIMITABLE_ROLES, Member, Project, Role
+from accounts.models import Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.search import MemberSearch
@@ -23,6 +23,7 @@ PAGE = 50
 # Of more projects, a list is shown in which several can be chosen.
 MAX_CHECKBOXES = 100
 _ALL, _ONLY = "all", "only"
+_KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
 
 
 def _role_choices(console: Console) -> list[tuple[str, str]]:
@@ -39,7 +40,6 @@ class PlaceForm(forms.Form):
         label="Projects",
         choices=[(_ALL, "All projects"), (_ONLY, "Only these, as a viewer or a member")],
         widget=forms.RadioSelect,
-        required=False,
     )
     projects = forms.MultipleChoiceField(label="These projects", required=False)
     opened_with = forms.CharField(required=False, widget=forms.HiddenInput)
@@ -51,8 +51,8 @@ class PlaceForm(forms.Form):
             "role": member.role if member is not None else Role.VIEWER,
             "sees": _ONLY if is_limited else _ALL,
             "projects": [str(row.pk) for row in own],
+            "opened_with": memberships.place(member) if member is not None else "",
         }
-        initial["opened_with"] = " ".join(map(str, (initial["role"], initial["sees"], *initial["projects"])))
         super().__init__(data, initial=initial)
         self.console = console
         fields: Any = self.fields
@@ -70,25 +70,22 @@ class PlaceForm(forms.Form):
     @property
     def limit(self) -> list[Project] | None:
         """Return the projects of a valid form's limit; None for all."""
-        if self.cleaned_data["sees"] != _ONLY:
+        if self.cleaned_data["sees"] == _ALL:
             return None
         return [self.offered[each] for each in self.cleaned_data["projects"]]
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a limit of a role that can't have one, one without a project, and a form that was opened
-        before somebody else changed the member: it could take a limit away that they have just set.
-        """
+        """Refuse a limit that can't be, and a choice of all projects with newly chosen ones."""
         data = self.cleaned_data
-        if data.get("opened_with") and data["opened_with"] != self.initial["opened_with"]:
-            raise ValidationError(memberships.CHANGED)
-        if data.get("sees") == _ONLY and not self.errors:
-            if data["role"] not in LIMITABLE_ROLES:
-                self.add_error("role", "Only a viewer or a member can be limited to projects.")
-            if not data["projects"]:
-                self.add_error("projects", "Choose at least one project.")
-            elif len(data["projects"]) > memberships.MAX_PROJECTS_OF_LIMIT:
-                most = memberships.MAX_PROJECTS_OF_LIMIT
-                self.add_error("projects", f"Choose at most {most} projects.")
+        if self.errors:
+            return data
+        # The projects of now are sent with "all", too: the page hides them without unticking them.
+        if data["sees"] == _ALL and not {*data["projects"]} <= {*self.initial["projects"]}:
+            message = "Projects are chosen, too: choose “Only these” to keep them, or untick them."
+            raise ValidationError({"sees": message})
+        if self.limit == []:
+            raise ValidationError({"projects": "Choose at least one project."})
+        memberships.check_limit(self.console.organization.pk, data["role"], self.limit)
         return data
 
 
@@ -187,13 +184,19 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     member = _changeable(console, member_id)
     form = PlaceForm(request.POST or None, console, member)
     if form.is_valid():
+        sent = form.cleaned_data
+        keeps_all = member.is_limited and {*form.initial["projects"]} <= {*sent["projects"]}
+        is_narrower = form.limit is not None and not keeps_all
         try:
-            memberships.change_place(member, form.cleaned_data["role"], form.limit)
+            memberships.change_place(member, sent["role"], form.limit, known=sent["opened_with"])
         except ValidationError as error:
             form.add_error(None, error.messages)
         else:
+            note = _KEYS_STILL_WORK if is_narrower and member.user != console.person else ""
             sees = memberships.sees(member)
-            messages.success(request, f"{member.user} is now {member.role} of {sees}. This holds at once.")
+            messages.success(
+                request, f"{member.user} is now {member.role} of {sees}. This holds at once.{note}"
+            )
             return redirect(console.url("members") if member.user != console.person else "console:home")
     context = {"title": f"Role and projects of {member.user}", "form": form}
     return render(request, console, "member_place.html", context, 400 if form.errors else 200)
@@ -283,18 +286,21 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Remove a member. An invitation that was not accepted is withdrawn, and its user name is free again."""
     member = _changeable(console, member_id)
-    note = ""
+    result, note = f"{member.user} is no longer a member of {console.organization}.", ""
     try:
         if memberships.is_invited(member.user):
+            if member.is_limited and memberships.may_come_back(member):
+                note = " The identity provider may still let them in, with all projects."
             memberships.withdraw(member)
         else:
-            memberships.remove(member)
+            if not memberships.remove(member):
+                result = memberships.KEPT.format(member.user)
             if member.user != console.person:
-                note = " API keys that they made or know still work: revoke or rotate those."
+                note = _KEYS_STILL_WORK
     except ValidationError as error:
         messages.error(request, error.messages[0])
         return redirect(console.url("members"))
-    messages.success(request, f"{member.user} is no longer a member of {console.organization}.{note}")
+    messages.success(request, result + note)
     return redirect(console.url("members") if member.user != console.person else "console:home")
 
 

@@ -157,7 +157,7 @@ class Invitation(ChosenPassword):
             context |= {
                 "place": place,
                 "sees": memberships.sees(place) if place else "",
-                "sender": invitations.sender_named(self.token),
+                "sender": invitations.sender_named(self.token, place),
             }
         return context
 

@@ -8,9 +8,8 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from accounts import access
-from accounts.memberships import is_invited
-from accounts.models import Member, Organization, Role
+from accounts import access, memberships
+from accounts.models import Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
 from usage.books.outbox import SOFT_LIMIT
 from usage.failpoints import failpoint
@@ -95,8 +94,7 @@ def _people(event: Event) -> list[User]:
         people = [(person, True) for person in User.objects.filter(is_superuser=True)]
     else:
         # Events are of the whole organization, also those about a project: they name its spending.
-        members = Member.objects.filter(organization=event.organization_id, is_limited=False)
-        members = members.select_related("user")
+        members = memberships.of_whole(event.organization_id)
         people = [(member.user, member.role in MAILED_ROLES) for member in members]
     return [
         person for person, by_default in people if gets_mail(person) and wanted.get(person.pk, by_default)
@@ -105,14 +103,14 @@ def _people(event: Event) -> list[User]:
 
 def mailable(organization_id: int | None) -> list[User]:
     """Return the members who see the whole organization and to whom mail may go, sorted by user name."""
-    members = Member.objects.filter(organization=organization_id, is_limited=False).select_related("user")
-    people = [member.user for member in members.order_by("user__username")]
+    members = memberships.of_whole(organization_id).order_by("user__username")
+    people = [member.user for member in members]
     return [person for person in people if gets_mail(person)]
 
 
 def gets_mail(person: User) -> bool:
     """Return whether mail may go to the person: they have an address, and have accepted their invitation."""
-    return bool(person.is_active and person.email and not is_invited(person))
+    return bool(person.is_active and person.email and not memberships.is_invited(person))
 
 
 def preferences(person: User, organization: Organization | None) -> dict[str, bool]:

@@ -244,7 +244,7 @@ def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, b
         assert admin.post(url(alice, page), {"role": "viewer"}).status_code == 403
     own = Member.objects.get(user=bob.user)
     assert admin.post(url(alice, f"members/{own.pk}/role"), {"role": "owner"}).status_code == 403
-    invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner"})
+    invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner", "sees": "all"})
     assert invited.status_code == 200
     assert not User.objects.filter(username="dora").exists()
 
@@ -293,7 +293,9 @@ def test_the_keys_of_a_removed_person_go_on_and_the_page_says_so(alice: Person, 
 def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:
     client = as_role(alice, Role.ADMIN)
     for _ in range(2):
-        invited = client.post(url(alice, "members/invite"), {"name": "dora", "role": "viewer"}, follow=True)
+        invited = client.post(
+            url(alice, "members/invite"), {"name": "dora", "role": "viewer", "sees": "all"}, follow=True
+        )
         assert "Acme" in text(invited)
         member = Member.objects.get(user__username="dora")
         client.post(url(alice, f"members/{member.pk}/remove"))

@@ -27,7 +27,7 @@ from accounts.sign_in.adapters import SocialAccountAdapter
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console import sign_up
 from chatapi.console.sign_in_settings import forget_accounts
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, text
 from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
 from tests.chatapi.signing_in import SIGN_IN, sign_in, who, with_password
@@ -101,7 +101,7 @@ def test_an_invited_person_comes_in_their_place(
 ) -> None:
     row = offer(acme, provider, "acme.example")
     client_of(alice.user).post(
-        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin"}
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin", "sees": "all"}
     )
     provider.knows("3", email="erin@acme.example")
     assert who(come(provider, row, "3")[1]) == "erin@acme.example"
@@ -468,3 +468,84 @@ def test_a_provider_that_is_not_required_is_offered(required: IdentityProvider) 
     client = Client()
     sign_in(client, "bob")
     assert who(client) == "bob"
+
+
+# ---- members of single projects who are removed
+
+
+@pytest.fixture
+def grouped(provider: Provider, acme: Organization, bob: Person) -> IdentityProvider:
+    """Return a provider that gives the group "users" the role member. Its bob is limited to his project."""
+    row = offer(acme, provider, "acme.example", groups_claim="groups", group_roles={"users": "member"})
+    User.objects.filter(pk=bob.user.pk).update(email="bob@Acme.example", last_login=timezone.now())
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    memberships.change_place(Member.objects.get(user=bob.user), Role.VIEWER, [bob.project])
+    provider.knows("19", email="bob@acme.example", groups=["users"])
+    return row
+
+
+def place_of(person: Person) -> tuple[bool, list[str]] | None:
+    """Return whether the membership is limited, and to which projects; None if there is none."""
+    member = Member.objects.filter(user=person.user).first()
+    return (member.is_limited, [row.name for row in member.projects.all()]) if member else None
+
+
+@pytest.mark.parametrize("way", ["console", "admin", "API"])
+def test_a_removed_limited_member_does_not_come_back_with_everything(
+    provider: Provider, grouped: IdentityProvider, alice: Person, bob: Person, way: str
+) -> None:
+    client, member = client_of(alice.user), Member.objects.get(user=bob.user)
+    come(provider, grouped, "19")
+    # The second removal is as harmless as the first one.
+    for _ in range(2):
+        if way == "API":
+            answer = alice.manage_as("owner").send("DELETE", f"/v1/organization/users/{bob.user.pk}")
+            assert answer.json()["deleted"] is False
+        else:
+            path = f"/console/{grouped.pk}/members/{member.pk}/remove"
+            path = path if way == "console" else f"/admin/accounts/member/{member.pk}/delete/"
+            shown = text(client.post(path, {"post": "yes"}, follow=True))
+            assert "bob sees nothing of the organization now, and stays listed" in shown
+            assert ("deleted successfully" in shown, "is no longer a member" in shown) == (False, False)
+    assert place_of(bob) == (True, [])
+    entry = AuditEntry.objects.filter(object_type="accounts.member", object_id=str(member.pk)).latest("id")
+    assert "projects" in entry.changes
+    visitor = come(provider, grouped, "19")[1]
+    assert place_of(bob) == (True, [])
+    assert visitor.get(f"/console/{grouped.pk}/start").status_code == 404
+    # An owner gives the projects back, or removes the person after the limit is gone.
+    memberships.change_place(Member.objects.get(user=bob.user), Role.VIEWER, None)
+    assert memberships.remove(Member.objects.get(user=bob.user))
+    assert place_of(bob) is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"groups_claim": "", "default_role": "viewer"}, {"groups_claim": "", "default_role": ""}]
+)
+def test_a_limited_member_is_kept_if_the_provider_lets_new_people_in(
+    grouped: IdentityProvider, bob: Person, changes: dict[str, str]
+) -> None:
+    IdentityProvider.objects.update(**changes)
+    is_removed = memberships.remove(Member.objects.get(user=bob.user))
+    assert is_removed is (not changes["default_role"])
+
+
+def test_people_of_other_domains_are_removed(grouped: IdentityProvider, bob: Person, charlie: Person) -> None:
+    EmailDomain.objects.create(
+        organization=charlie.project.organization, domain="globex.example", approved_at=timezone.now()
+    )
+    EmailDomain.objects.create(organization=grouped.organization, domain="new.example")
+    for address in ("bob@globex.example", "bob@new.example", ""):
+        User.objects.filter(pk=bob.user.pk).update(email=address)
+        assert not memberships.may_come_back(Member.objects.select_related("user").get(user=bob.user))
+    assert memberships.remove(Member.objects.get(user=bob.user))
+
+
+def test_a_withdrawn_limited_invitation_says_what_the_provider_still_does(
+    grouped: IdentityProvider, alice: Person, bob: Person
+) -> None:
+    User.objects.filter(pk=bob.user.pk).update(last_login=None, password="!")
+    member = Member.objects.get(user=bob.user)
+    shown = client_of(alice.user).post(f"/console/{grouped.pk}/members/{member.pk}/remove", follow=True)
+    assert "The identity provider may still let them in, with all projects." in text(shown)
+    assert place_of(bob) is None

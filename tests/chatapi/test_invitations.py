@@ -28,7 +28,9 @@ def test_an_invitation_is_mailed_and_confirms_the_address(
     User.objects.filter(pk=alice.user.pk).update(first_name="Alice", last_name="Adams")
     client = client_of(User.objects.get(pk=alice.user.pk))
     shown = client.post(
-        f"/console/{acme.pk}/members/invite", {"email": "Erin@Acme.example", "role": "viewer"}, follow=True
+        f"/console/{acme.pk}/members/invite",
+        {"email": "Erin@Acme.example", "role": "viewer", "sees": "all"},
+        follow=True,
     )
     assert "The invitation was mailed to erin@acme.example" in shown.content.decode()
     (mail,) = mailoutbox
@@ -48,8 +50,9 @@ def test_mail_of_invitations_is_bounded_and_the_link_is_not(
     mailoutbox: list[EmailMessage], alice: Person, acme: Organization
 ) -> None:
     client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
+    sent = {"role": "viewer", "sees": "all"}
     pages = [
-        client.post(path, {"email": f"{number}@acme.example", "role": "viewer"}, follow=True).content.decode()
+        client.post(path, sent | {"email": f"{number}@acme.example"}, follow=True).content.decode()
         for number in range(attempts.MAX_MAILS_PER_NETWORK + 1)
     ]
     assert len(mailoutbox) == attempts.MAX_MAILS_PER_NETWORK
@@ -62,7 +65,7 @@ def test_an_invitation_is_copied_while_redis_is_away(
     alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "count_mail", Mock(side_effect=RedisError))
-    sent = {"email": "erin@acme.example", "role": "viewer"}
+    sent = {"email": "erin@acme.example", "role": "viewer", "sees": "all"}
     shown = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent, follow=True)
     assert "Redis does not respond. Copy the link instead." in shown.content.decode()
 
@@ -71,7 +74,9 @@ def test_an_invitation_of_somebody_who_joined_another_organization_is_the_operat
     alice: Person, charlie: Person, acme: Organization
 ) -> None:
     client = client_of(alice.user)
-    client.post(f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"})
+    client.post(
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer", "sees": "all"}
+    )
     member = Member.objects.get(user__username="erin@acme.example")
     Member.objects.create(organization=charlie.project.organization, user=member.user, role=Role.VIEWER)
     shown = client.get(f"/console/{acme.pk}/members/{member.pk}/invitation", follow=True).content.decode()
@@ -81,7 +86,7 @@ def test_an_invitation_of_somebody_who_joined_another_organization_is_the_operat
 def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -> None:
     User.objects.create(username="taken@hooli.example")
     client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
-    sent = {"email": "taken@hooli.example", "role": "viewer"}
+    sent = {"email": "taken@hooli.example", "role": "viewer", "sees": "all"}
     for _ in range(attempts.MAX_INVITATIONS):
         assert "This name is taken" in client.post(path, sent).content.decode()
     for address in ("taken@hooli.example", "free@hooli.example"):
@@ -92,7 +97,7 @@ def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -
 
 @pytest.mark.parametrize("email", ["", "mallory@acme.example"])
 def test_nobody_is_named_by_somebody_elses_address(alice: Person, acme: Organization, email: str) -> None:
-    sent = {"name": "ceo@hooli.example", "email": email, "role": "viewer"}
+    sent = {"name": "ceo@hooli.example", "email": email, "role": "viewer", "sees": "all"}
     refused = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
     assert "must be the person&#x27;s e-mail address" in refused.content.decode()
     assert not User.objects.filter(username="ceo@hooli.example").exists()
@@ -102,14 +107,17 @@ def test_an_address_that_signs_somebody_in_is_no_name_for_another_account(
     alice: Person, charlie: Person, acme: Organization
 ) -> None:
     confirmed(charlie, "charlie@globex.example")
-    path, sent = f"/console/{acme.pk}/members/invite", {"email": "Charlie@globex.example", "role": "viewer"}
+    path, sent = (
+        f"/console/{acme.pk}/members/invite",
+        {"email": "Charlie@globex.example", "role": "viewer", "sees": "all"},
+    )
     refused = client_of(alice.user).post(path, sent).content.decode()
     assert "This name is taken" in refused
     assert User.objects.filter(email="charlie@globex.example").count() == 1
 
 
 def test_any_address_is_a_user_name(alice: Person, acme: Organization, root: Client) -> None:
-    sent = {"email": "O'Brien/x@acme.example", "role": "viewer"}
+    sent = {"email": "O'Brien/x@acme.example", "role": "viewer", "sees": "all"}
     client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
     person = User.objects.get(username="o'brien/x@acme.example")
     form = {"username": person.username, "email": person.email, "date_joined_0": "2026-01-01"}
@@ -126,7 +134,9 @@ def test_an_address_that_is_too_long_for_a_user_name_is_refused(alice: Person, a
 
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
-        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
+        f"/console/{acme.pk}/members/invite",
+        {"email": "erin@acme.example", "role": "viewer", "sees": "all"},
+        follow=True,
     )
     (copied,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
     visitor = Client()
@@ -140,7 +150,9 @@ def test_a_password_changes_nothing_else_of_its_person(
     alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     shown = client_of(alice.user).post(
-        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
+        f"/console/{acme.pk}/members/invite",
+        {"email": "erin@acme.example", "role": "viewer", "sees": "all"},
+        follow=True,
     )
     (link,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
     visitor, member = Client(), Member.objects.get(user__username="erin@acme.example")
@@ -164,7 +176,10 @@ def test_where_sign_up_is_closed_only_operators_add_people(
     settings.SIGN_UP = "closed"
     asked = Client().get("/console/sign-in").content.decode()
     assert "owner or admin can invite you" not in asked
-    path, sent = f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}
+    path, sent = (
+        f"/console/{acme.pk}/members/invite",
+        {"email": "erin@acme.example", "role": "viewer", "sees": "all"},
+    )
     refused = client_of(alice.user).post(path, sent)
     assert "Only an operator of this service adds new people" in refused.content.decode()
     assert root.post(path, sent).status_code == 302

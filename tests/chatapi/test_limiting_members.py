@@ -1,5 +1,6 @@
 """Limiting members to single projects: the console's forms, what they refuse, and what the audit log says."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.signing_in import choose, link_in
 
+ROOT = Path(__file__).resolve().parents[2]
 INVITATION = {"email": "dora@example.com", "role": "viewer", "sees": "only"}
 
 
@@ -74,6 +76,8 @@ def test_the_mail_and_the_page_of_an_invitation_name_the_projects(
         ({"projects": []}, "projects", "Choose at least one project."),
         ({"projects": [999_999]}, "projects", "Select a valid choice."),
         ({"sees": "some"}, "sees", "Select a valid choice."),
+        ({"sees": ""}, "sees", "This field is required."),
+        ({"sees": "all"}, "sees", "Projects are chosen, too"),
     ],
 )
 def test_a_limit_that_can_not_be_is_an_error_of_its_field(
@@ -84,7 +88,7 @@ def test_a_limit_that_can_not_be_is_an_error_of_its_field(
     assert message in form.errors[field][0]
     assert not User.objects.filter(username="dora@example.com").exists()
     member = Member.objects.get(user=bob.user)
-    answer = owner.post(url(alice, f"members/{member.pk}/place"), sent)
+    answer = owner.post(url(alice, f"members/{member.pk}/place"), sent | {"opened_with": "member all"})
     assert answer.status_code == 400
     assert message in answer.context["form"].errors[field][0]
 
@@ -103,8 +107,8 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     member = Member.objects.get(user=bob.user)
     path = url(alice, f"members/{member.pk}/place")
     initial = owner.get(path).context["form"].initial
-    assert (initial["role"], initial["sees"], initial["projects"]) == ("member", "all", [])
-    own = {"role": "member", "sees": "only", "projects": [bob.project.pk]}
+    assert initial == {"role": "member", "sees": "all", "projects": [], "opened_with": "member all"}
+    own = {"role": "member", "sees": "only", "projects": [bob.project.pk], "opened_with": "member all"}
     shown = text(owner.post(path, own, follow=True))
     assert "bob is now member of the project research of Acme. This holds at once." in shown
     assert place("bob") == ("member", True, ["research"])
@@ -117,7 +121,8 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
         owner.post(url(alice, f"members/{member.pk}/role"), {"role": "viewer"}, follow=True)
     )
     assert place("bob") == ("viewer", True, ["research"])
-    owner.post(path, {"role": "admin", "sees": "all", "projects": [bob.project.pk]})
+    known = f"viewer {bob.project.pk}"
+    owner.post(path, {"role": "admin", "sees": "all", "projects": [bob.project.pk], "opened_with": known})
     assert place("bob") == ("admin", False, [])
 
 
@@ -129,6 +134,59 @@ def test_a_form_of_before_takes_no_limit_away(owner: Client, alice: Person, bob:
     answer = owner.post(path, opened)
     assert "This member was changed or removed just now. Look again." in text(answer, 400)
     assert place("bob") == ("viewer", True, ["research"])
+
+
+def test_a_form_without_its_choice_takes_no_limit_away(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [bob.project])
+    answer = owner.post(url(alice, f"members/{member.pk}/place"), {"role": "viewer"})
+    assert answer.status_code == 400
+    assert place("bob") == ("member", True, ["research"])
+    owner.post(url(alice, "members/invite"), {"email": "dora@example.com", "role": "viewer"})
+    assert not User.objects.filter(username="dora@example.com").exists()
+
+
+def test_an_older_form_gives_no_taken_project_back(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    path = url(alice, f"members/{member.pk}/place")
+    memberships.change_place(member, Role.MEMBER, [bob.project, alice.project])
+    older = owner.get(path)
+    sent = older.context["form"].initial | {"role": "viewer"}
+    assert f'name="opened_with" value="{sent["opened_with"]}"' in older.content.decode()
+    memberships.take_project(member, alice.project)
+    answer = owner.post(path, sent)
+    assert "This member was changed or removed just now." in text(answer, 400)
+    for each in (sent | {"opened_with": ""}, sent | {"opened_with": "member all"}):
+        assert owner.post(path, each).status_code == 400
+    assert place("bob") == ("member", True, ["research"])
+    sent = owner.get(path).context["form"].initial | {"role": "viewer"}
+    assert owner.post(path, sent).status_code == 302
+    assert place("bob") == ("viewer", True, ["research"])
+
+
+def test_a_narrower_limit_says_that_keys_still_work(owner: Client, alice: Person, bob: Person) -> None:
+    path = url(alice, f"members/{Member.objects.get(user=bob.user).pk}/place")
+    own, other = bob.project.pk, alice.project.pk
+
+    def says_so(sees: str, *projects: int) -> bool:
+        known = owner.get(path).context["form"].initial["opened_with"]
+        sent = {"role": "member", "sees": sees, "projects": projects, "opened_with": known}
+        shown = text(owner.post(path, sent, follow=True))
+        assert "This holds at once." in shown
+        return "API keys that they made or know still work" in shown
+
+    notes = [says_so("only", own, other), says_so("only", own), says_so("only", own, other), says_so("all")]
+    assert notes == [True, True, False, False]
+    assert says_so("only", own)
+    assert says_so("only", other)
+
+
+def test_a_limited_membership_is_not_saved_without_its_projects(acme: Organization) -> None:
+    member = Member(organization=acme, user=User(username="x"), role=Role.VIEWER, is_limited=True)
+    with pytest.raises(ValueError, match="needs its projects"):
+        memberships.join(member)
+    memberships.join(member, [])
+    assert place("x") == ("viewer", True, [])
 
 
 def test_nobody_limited_manages_members(owner: Client, alice: Person, bob: Person) -> None:
@@ -193,3 +251,28 @@ def test_the_admin_shows_a_limit_and_raises_no_role(owner: Client, alice: Person
     answer = owner.post(page(member), {"role": "admin"})
     assert "This person sees single projects only" in text(answer)
     assert place("bob")[0] == "member"
+
+
+# ---- what is of the whole organization
+
+ALL_MEMBERS = {
+    "chatapi/api/management/members.py": "lists limited members, too",
+    "chatapi/api/management/audit_log.py": "finds what was done to limited members, too",
+    "chatapi/console/member_pages.py": "lists limited members, too",
+    "chatapi/console/start.py": "asks whether somebody was invited",
+    "chatapi/pages/key_panels.py": "names the member who made a key",
+    "chatapi/pages/organization_page.py": "counts limited members, too",
+}
+"""Why a module outside accounts/ reads all members, instead of `memberships.of_whole`."""
+
+
+def test_code_of_a_whole_organization_finds_its_whole_members_only() -> None:
+    paths = [*ROOT.glob("chatapi/**/*.py"), *ROOT.glob("usage/**/*.py")]
+    reading = {str(each.relative_to(ROOT)) for each in paths if "Member.objects" in each.read_text()}
+    assert not reading - set(ALL_MEMBERS)
+
+
+def test_whole_members_are_those_without_a_limit(acme: Organization, alice: Person, bob: Person) -> None:
+    assert {row.user for row in memberships.of_whole(acme.pk)} == {alice.user, bob.user}
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    assert {row.user for row in memberships.of_whole(acme.pk)} == {alice.user}

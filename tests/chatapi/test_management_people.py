@@ -94,12 +94,54 @@ def test_an_invitation_to_projects_is_limited_to_them(boss: Person, bob: Person,
     assert said(boss, "GET", f"{path}/{made['id']}")["projects"] == own
     member = Member.objects.get(pk=made["id"])
     assert (member.role, member.is_limited, [*member.projects.all()]) == ("viewer", True, [bob.project])
-    # Owners and admins see all, and so do people who are invited to no project.
+    # Owners and admins see all, and so do people who are invited without projects.
     for role in ("admin", "owner"):
         sent = invited(bob, "owner") | {"role": role, "email": f"{role}@example.com"}
         assert said(boss, "POST", path, sent)["projects"] == []
     assert said(boss, "POST", path, {"email": "e@example.com", "role": "member"})["projects"] == []
     assert Member.objects.filter(is_limited=True).count() == 1
+    # As OpenAI's: an empty list is no project at all.
+    made = said(boss, "POST", path, {"email": "f@example.com", "role": "member", "projects": []})
+    assert memberships.projects_seen(Member.objects.get(pk=made["id"])) == "none"
+    said(boss, "POST", path, {"email": "g@example.com", "role": "owner", "projects": []})
+
+
+@pytest.mark.usefixtures("mailing", "counting")
+def test_an_invitation_to_projects_names_no_key(
+    boss: Person, bob: Person, mailoutbox: list[EmailMessage], settings: Settings
+) -> None:
+    settings.PUBLIC_URL = "http://testserver"
+    named = [{"id": str(bob.project.pk), "role": "member"}]
+    sent = {"email": "dora@example.com", "role": "reader", "projects": named}
+    made = said(boss, "POST", f"{HERE}/invites", sent)
+    page = Client().get(made["url"], follow=True).content.decode()
+    assert "Acme&#x27;s API key invited you to the project research of Acme" in page
+    text = f"{mailoutbox[0].subject} {mailoutbox[0].body}"
+    assert "Acme's API key invites you to the project research of Acme" in text
+    assert f"API key {boss.api_key.name}" not in page + text
+
+
+def test_users_say_to_which_projects_they_are_limited(boss: Person, bob: Person) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    path = f"{HERE}/users/{bob.user.pk}"
+    assert said(boss, "GET", path)["projects"] is None
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    own = {"id": str(bob.project.pk), "name": "research", "role": "member"}
+    shown = said(boss, "GET", f"{HERE}/users")["data"]
+    assert [each["projects"] for each in shown] == [None, {"object": "list", "data": [own]}]
+    said(boss, "DELETE", f"{HERE}/projects/{bob.project.pk}/users/{bob.user.pk}")
+    assert said(boss, "GET", path)["projects"] == {"object": "list", "data": []}
+
+
+def test_a_spend_alert_says_why_a_limited_member_gets_none(boss: Person, bob: Person) -> None:
+    User.objects.filter(pk=bob.user.pk).update(email="bob@example.com", last_login=datetime.now(UTC))
+    memberships.change_place(Member.objects.get(user=bob.user), Role.MEMBER, [bob.project])
+    channel = {"type": "email", "recipients": ["bob@example.com"]}
+    sent = {"threshold_amount": 100, "currency": "USD", "interval": "month", "notification_channel": channel}
+    answer = boss.send("POST", f"{HERE}/spend_alerts", sent)
+    assert answer.status_code == 400
+    message = "is not the address of a member who has signed in and sees all projects."
+    assert message in answer.json()["error"]["message"]
 
 
 def test_a_limited_member_is_listed_at_their_projects(boss: Person, bob: Person) -> None:
@@ -306,7 +348,7 @@ CHANGES: dict[str, Change] = {
     ),
     "an invitation": (
         "members/invite",
-        {"email": "dora@example.com", "role": "viewer"},
+        {"email": "dora@example.com", "role": "viewer", "sees": "all"},
         "POST",
         "invites",
         {"email": "dora@example.com", "role": "reader"},

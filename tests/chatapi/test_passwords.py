@@ -69,7 +69,7 @@ def test_a_second_press_before_the_first_one_is_saved_leads_to_the_same_page(
 ) -> None:  # fmt: skip
     with_password(alice.user, email="alice@acme.example")
     if is_invited:
-        invitation = {"email": "erin@acme.example", "role": "viewer"}
+        invitation = {"email": "erin@acme.example", "role": "viewer", "sees": "all"}
         client_of(alice.user).post(f"/console/{acme.pk}/members/invite", invitation)
     else:
         Client().post(FORGOTTEN, {"email": "alice@acme.example"})

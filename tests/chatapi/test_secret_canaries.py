@@ -216,7 +216,7 @@ def test_second_factors(installation: Installation, owner: FormSession) -> None:
 def test_links_and_passwords(
     installation: Installation, owner: FormSession, home: tuple[str, str], mailbox: Mailbox
 ) -> None:
-    owner.post(f"{home[0]}/members/invite", email=GUEST, role="viewer")
+    owner.post(f"{home[0]}/members/invite", email=GUEST, role="viewer", sees="all")
     invitation = newest_link(mailbox, GUEST)
     choose_password(FormSession(installation.url), invitation, PASSWORD)
     visitor = FormSession(installation.url)

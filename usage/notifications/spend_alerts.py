@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from accounts.models import Member, Organization
+from accounts import memberships
+from accounts.models import Organization
 from usage.models import SpendAlert
 
 MAX_ALERTS = 20
@@ -31,6 +32,6 @@ def addresses(alerts: Sequence[SpendAlert]) -> list[list[str]]:
     """
     people = {person for alert in alerts for person in alert.recipients}
     organizations = {alert.organization_id for alert in alerts}
-    members = Member.objects.filter(organization__in=organizations, user__in=people, is_limited=False)
+    members = memberships.of_whole(*organizations).filter(user__in=people)
     emails = dict(members.exclude(user__email="").values_list("user", "user__email"))
     return [sorted(emails[person] for person in alert.recipients if person in emails) for alert in alerts]

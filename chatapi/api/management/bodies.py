@@ -156,11 +156,13 @@ class InvitedProject(Struct, frozen=True, kw_only=True):
 
 
 class InviteBody(Struct, frozen=True, kw_only=True):
-    """A person to invite, whose user name will be the e-mail address."""
+    """A person to invite, whose user name will be the e-mail address. Without `projects`, they see all; with
+    an empty list, none.
+    """
 
     email: Email
     role: OrganizationRole
-    projects: Annotated[list[InvitedProject], Meta(max_length=100)] = []
+    projects: Annotated[list[InvitedProject], Meta(max_length=100)] | UnsetType = UNSET
 
 
 class DataRetentionBody(Struct, frozen=True, kw_only=True):

@@ -60,7 +60,9 @@ class User(ManagementRoute):
         ),
         "DELETE": ManagementOperation(
             "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
-            description="The organization's last owner can't be removed.",
+            description="The organization's last owner can't be removed. A member who is limited to projects "
+            "and whom the identity provider may bring back stays listed without any, and sees nothing: then "
+            "`deleted` is false.",
         ),
     }  # fmt: skip
 
@@ -85,8 +87,8 @@ class User(ManagementRoute):
         """Remove the member, unless their role is above the caller's."""
         member = find_member(request, user_id)
         access.require_role(caller_of(request), member.role)
-        memberships.remove(member)
-        return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
+        is_removed = memberships.remove(member)
+        return respond(objects.Deleted(object="organization.user.deleted", deleted=is_removed, id=user_id))
 
 
 class ProjectUsers(ManagementRoute):
@@ -192,8 +194,8 @@ class Invites(ManagementRoute):
             body=bodies.InviteBody,
             description="It is mailed, if there is a mail server and `CHATAPI_PUBLIC_URL`; `mailed` says so. "
             "The answer has the path at which the person chooses a password, too. A reader or member who is "
-            "invited to `projects` sees only these; without `projects`, all. Owners and admins see all in "
-            "any case, as `owner`.",
+            "invited to `projects` sees only these, with an empty list none; without `projects`, all. Owners "
+            "and admins see all in any case, as `owner`.",
         ),
     }  # fmt: skip
 
@@ -205,11 +207,12 @@ class Invites(ManagementRoute):
         """Create the person and the membership, and mail the invitation, as the console's form does."""
         sent = self.body(request)
         projects = []
-        for named in sent.projects:
+        for named in sent.projects or ():
             projects.append(self.project(request, named.id))
             if named.role != (own := _role_in_projects(_role(sent.role))):
                 refuse(f"a person with this role is '{own}' in all projects.", "projects")
-        caller, member = caller_of(request), self._join(request, projects)
+        caller = caller_of(request)
+        member = self._join(request, None if sent.projects is UNSET else projects)
         try:
             is_mailed = invitations.send(request._request, member, caller) is True
         except TooManyAttempts:
@@ -217,7 +220,7 @@ class Invites(ManagementRoute):
         return respond(_invite(member, url=invitations.path(caller, member.user), mailed=is_mailed))
 
     @transaction.atomic
-    def _join(self, request: Request, projects: list[Project]) -> Member:
+    def _join(self, request: Request, projects: list[Project] | None) -> Member:
         caller, sent = caller_of(request), self.body(request)
         role = _role(sent.role)
         access.require_role(caller, role)
@@ -227,7 +230,7 @@ class Invites(ManagementRoute):
         member = Member(
             organization=owner, user=memberships.person_with_email(owner.pk, sent.email), role=role
         )
-        memberships.join(member, projects if projects and role in LIMITABLE_ROLES else None)
+        memberships.join(member, projects if role in LIMITABLE_ROLES else None)
         return member
 
 
@@ -320,7 +323,12 @@ def _role(name: str) -> str:
 
 
 def user(row: Member) -> objects.User:
-    return objects.User(**_person(row), role=role_name(row.role))
+    named = [
+        objects.UserProject(id=str(project.pk), name=project.name, role="member")
+        for project in row.projects.all()
+    ]
+    projects = objects.UserProjects(data=named) if row.is_limited else None
+    return objects.User(**_person(row), role=role_name(row.role), projects=projects)
 
 
 def _project_user(row: Member) -> objects.ProjectUser:

@@ -108,8 +108,25 @@ class AdminKey(Struct, frozen=True, kw_only=True):
     value: str | UnsetType = UNSET
 
 
+class UserProject(Struct, frozen=True, kw_only=True):
+    """A project to which a member is limited."""
+
+    id: str
+    name: str
+    role: Literal["member"]
+
+
+class UserProjects(Struct, frozen=True, kw_only=True):
+    """The projects to which a member is limited; without any, the member sees nothing."""
+
+    object: Literal["list"] = "list"
+    data: list[UserProject]
+
+
 class User(Struct, frozen=True, kw_only=True):
-    """A member of the organization. `role` is owner, admin, member or reader."""
+    """A member of the organization. `role` is owner, admin, member or reader; `projects` is null for a member
+    who sees all.
+    """
 
     object: Literal["organization.user"] = "organization.user"
     id: str
@@ -117,6 +134,7 @@ class User(Struct, frozen=True, kw_only=True):
     email: str
     role: str
     added_at: int
+    projects: UserProjects | None
 
 
 class Role(Struct, frozen=True, kw_only=True):
@@ -269,7 +287,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
     """A deleted object; its `object` ends with `.deleted`."""
 
     object: str
-    deleted: Literal[True] = True
+    deleted: bool = True
     id: str | UnsetType = UNSET
 
 

@@ -184,7 +184,7 @@ def _set(row: SpendAlert, sent: bodies.SpendAlertBody) -> None:
     for address in channel.recipients:
         if address.lower() not in known:
             refuse(
-                f"{address!r} is not the address of a member who has signed in.",
+                f"{address!r} is not the address of a member who has signed in and sees all projects.",
                 "notification_channel.recipients",
             )
     row.recipients = sorted({known[address.lower()] for address in channel.recipients})
