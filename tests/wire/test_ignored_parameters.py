@@ -176,6 +176,6 @@ def test_nothing_is_lost_of_a_request_that_anthropics_api_refuses(
     assert ignored(Engine.ANTHROPIC, protocol, body, frozenset()) == set()
 
 
-def test_parameters_beside_a_custom_tool_are_lost_since_anthropics_api_gets_a_function() -> None:
+def test_parameters_beside_a_custom_tool_are_lost_at_anthropics_api() -> None:
     body = BODIES["chat.completions"][0] | {"tools": [CUSTOM], "seed": 1}
     assert ignored(Engine.ANTHROPIC, "chat.completions", body, frozenset()) == {"seed"}
