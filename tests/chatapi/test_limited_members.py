@@ -23,7 +23,7 @@ from tests import page_paths
 from tests.admin_pages import body, client_of
 from tests.cast import PRICE, Person, admit, join, run
 from tests.chatapi import test_access_matrix
-from tests.chatapi.console_pages import url
+from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.test_console_access import OF_PROJECTS, TABLE
 from usage.books import outbox, prices
 from usage.books.outbox import NewEvent
@@ -350,3 +350,17 @@ def test_no_mail_of_the_organizations_events_goes_to_them(acme: Organization, ow
     SpendAlert.objects.update(recipients=[eve.pk])
     alerts = client_of(own.user).get(url(own, "budgets")).context["alerts"]
     assert [people for *_, people in alerts] == [[]] * 3
+
+
+# ---- keys
+
+
+def test_keys_tell_more_as_the_form_of_the_limit_says(acme: Organization, own: Person) -> None:
+    let_the_canaries_in(acme)
+    client = limited(own, Role.MEMBER)
+    secret = client.post(url(own, "playground/key"), {"project": own.project.pk}).json()["key"]
+    told = Client().get("/v1/key", headers={"authorization": f"Bearer {secret}"}).json()
+    assert "organization" in {row["scope"] for row in told["budgets"]}
+    form = as_role(own, Role.OWNER).get(url(own, "members/invite")).content.decode()
+    page, heading = re.findall(r'href="(/docs[^"#]+)#(what-a-key-tells)"', form)[0]
+    assert f'id="{heading}"' in client.get(page).content.decode()
