@@ -150,6 +150,21 @@ class Console:
             return access.belonging_to(self.organization.pk, rows)
         return access.in_projects([row.pk for row in self.limit.projects], rows)
 
+    def rows_shown(self, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Return the organization's rows or, with a limit, those of the project at which the person looks."""
+        if self.limit is None or self.project is None:
+            return self.rows(rows)
+        return access.in_projects([self.project.pk], rows)
+
+    @property
+    def projects_for_keys(self) -> list[Project]:
+        """Return the active projects for which a page makes keys; with a limit, at most the one at which the
+        person looks, because the page shows the models of that one.
+        """
+        if self.limit is None or self.project is None:
+            return self.projects
+        return [self.project] if self.project.is_active else []
+
     def at(self, project_id: int) -> "Console":
         """Return the console of a page about a row of this project: with a limit, it looks at the project."""
         return self if self.limit is None else replace(self, project_id=str(project_id))
@@ -199,13 +214,18 @@ class Console:
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
         """Return the URL of a page of this organization, with the parameters that are set. With a limit, it
-        stays at the project.
+        stays at the project, unless it names a key, which belongs to one.
         """
-        if self.limit is not None and name in _BY_PROJECT and self.project is not None:
+        if self.limit is not None and self.project is not None and not query.get("key"):
             query.setdefault("project", self.project.pk)
         parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])
         return f"{path}?{parameters}" if parameters else path
+
+    @property
+    def feed_url(self) -> str:
+        """Return the URL of the feed of running requests."""
+        return reverse("console:home_of", args=[self.organization.pk]) + "live/feed"
 
 
 View = Callable[..., HttpResponseBase]
@@ -298,7 +318,8 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 # The pages that can show one project; on these, the switcher's links stay on the page.
 _BY_PROJECT = {
-    "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models", "playground",
+    "overview", "usage", "requests", "live", "keys", "new_key", "budgets", "rate_limits", "models",
+    "playground",
 }  # fmt: skip
 
 

@@ -116,13 +116,13 @@ def let_the_canaries_in(acme: Organization) -> Person:
     return other
 
 
-def pages(person: Person) -> Iterator[str]:
+def pages(person: Person, model: str = "small") -> Iterator[str]:
     """Yield the paths of all pages that limited members may open, about the person's own rows."""
     limit = BudgetLimit.objects.get(scope="project", scope_id=person.project.pk)
     request = Generation.objects.filter(project=person.project).earliest("id")
     own_rows = {
         "file_format": "csv", "generation_id": request, "key_id": person.api_key.pk, "limit_id": limit.pk,
-        "model": "small",
+        "model": model,
     }  # fmt: skip
     for name, pattern in page_paths.routes("console/<int:organization_id>/"):
         if name in OF_PROJECTS and TABLE[name][0]:
