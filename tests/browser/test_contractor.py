@@ -41,7 +41,7 @@ def invite(page: Page) -> str:
         page.keyboard.press(key)
     expect(page.get_by_label("Only these")).to_be_checked()
     expect(alpha).to_be_visible()
-    for key in ("Tab", "Space", "Tab", "Tab"):  # alpha, beta, the button
+    for key in ("Tab", "Space", "Tab", "Tab", "Tab"):  # alpha, beta, a link, the button
         page.keyboard.press(key)
     expect(alpha).to_be_checked()
     assert complaints(page) == []

@@ -12,11 +12,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.test import Client
+from django.test.utils import override_script_prefix
 from django.urls import resolve
 from django.utils import timezone
 
 from accounts import access, keys
 from accounts.models import APIKey, EndUser, Member, Organization, Project, RateLimit, Role
+from chatapi.console import tenancy
 from chatapi.models import Deployment, ServedModel
 from chatapi.notifications import dispatch
 from tests import page_paths
@@ -266,6 +268,8 @@ def test_without_a_project_they_see_nothing(acme: Organization, own: Person) -> 
 
 def test_a_project_of_another_organization_shows_nothing(own: Person, charlie: Person) -> None:
     client = limited(own, Role.MEMBER, charlie.project)
+    home = client.get("/console/")
+    assert (home.status_code, "Acme" in home.content.decode()) == (200, False)
     assert client.get(url(own, "overview")).status_code == 404
     assert client.get(url(charlie, "overview")).status_code == 404
 
@@ -333,6 +337,11 @@ def test_pages_of_the_whole_organization_are_closed_and_not_in_the_menu(own: Per
         "Playground",
     ]  # fmt: skip
     assert [link.text for link in nav if link.is_current] == ["Start"]
+    # Behind a proxy that gives the service a part of its paths.
+    tenancy._keeps_to_projects.cache_clear()
+    with override_script_prefix("/chat/"):
+        behind = client.get(url(own, "start")).context["nav"]
+    assert [link.url for link in behind] == [f"/chat{link.url}" for link in nav]
 
 
 # ---- mail

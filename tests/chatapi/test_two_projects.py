@@ -27,6 +27,11 @@ _ELSEWHERE = re.compile(r"/console/(?:account|sign-out)|/docs|/static/|/account/
 # URLs that take a POST only, and those in which a script replaces a part.
 _NO_PAGE = re.compile(r"/(?:ID|playground/code|playground/key|switch|revoke|end-previous)(?:\?|$)|KEY")
 
+_FILTERED = (
+    "live?model=second-model", "keys?q=zed", "requests?error=zed_error", "overview?group=key&days=30",
+    "usage?group=model&model=second-model&days=30",
+)  # fmt: skip
+
 
 @pytest.fixture
 def second(acme: Organization, alice: Person, small: ServedModel) -> Person:
@@ -71,7 +76,12 @@ def own_pages(second: Person) -> set[str]:
     budgets = BudgetLimit.objects.exclude(scope="organization").values_list("pk", flat=True)
     rows = {url(second, f"budgets/{pk}") for pk in budgets}
     rows |= {path for path in found if re.search(r"/(?:requests/|keys/\d|budgets/\d)", path)}
-    return rows | {f"{path}?project={second.project.pk}" for path in found - rows}
+    filtered = {url(second, page) for page in _FILTERED}
+    return (
+        rows
+        | {f"{path}?project={second.project.pk}" for path in found - rows}
+        | {f"{path}&project={second.project.pk}" for path in filtered}
+    )
 
 
 def opened(client: Client, second: Person) -> Iterator[tuple[str, Any]]:
