@@ -139,7 +139,7 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     if not user.is_authenticated:
         return []
     rows = Member.objects.filter(user_id=user.pk).annotate(
-        has_project=Exists(Member.projects.through.objects.filter(member=OuterRef("pk"))), **columns
+        has_project=Exists(_in_limits(limited_members=OuterRef("pk"))), **columns
     )
     memberships: list[Any] = list(
         rows.select_related("organization").order_by(NaturalOrder("organization__name"))
@@ -239,8 +239,8 @@ def organizations_in_console(user: Person) -> QuerySet[Organization]:
     """Return the organizations of which the person sees anything in the console."""
     if is_operator(user) or not limited_roles_of(user):
         return seen_by(user, Organization.objects.all())
-    limited = Member.objects.filter(user=user.pk, is_limited=True).exclude(projects=None)
-    own = Q(pk__in=roles_of(user)) | Q(pk__in=limited.values("organization"))
+    limited = _in_limits(limited_members__user=user.pk, limited_members__is_limited=True)
+    own = Q(pk__in=roles_of(user)) | Q(pk__in=limited.order_by().values("organization"))
     return Organization.objects.filter(own)
 
 
@@ -248,20 +248,14 @@ def projects_of(membership: Member, **columns: BaseExpression) -> list[Project]:
     """Return the projects to which a membership is limited, archived ones included, in natural order, with
     these columns, by name.
     """
-    # The organization again: a row of another one would be a mistake, which must show nothing.
-    rows = Project.objects.filter(limited_members=membership, organization=membership.organization_id)
-    return list(rows.annotate(**columns))
+    return list(_in_limits(limited_members=membership).annotate(**columns))
 
 
 def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple[int, int]]]:
     """Return the projects to which memberships of these people are limited, by the people's ids: each as the
     ids of its organization and of the project.
     """
-    rows = Project.objects.order_by().filter(
-        limited_members__user__in=people,
-        limited_members__is_limited=True,
-        limited_members__organization=F("organization"),
-    )
+    rows = _in_limits(limited_members__user__in=people, limited_members__is_limited=True).order_by()
     found: dict[int, set[tuple[int, int]]] = {}
     for person, organization_id, project_id in rows.values_list(
         "limited_members__user", "organization", "pk"
@@ -270,8 +264,14 @@ def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple
     return {person: frozenset(projects) for person, projects in found.items()}
 
 
+def _in_limits(**of_memberships: Any) -> QuerySet[Project]:
+    """Return the projects to which these memberships are limited."""
+    # The organization, too: a row of another one would be a mistake, which must show nothing.
+    return Project.objects.filter(limited_members__organization=F("organization"), **of_memberships)
+
+
 def in_projects(project_ids: Collection[int], rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Return the rows that belong to these projects, for pages that have checked the person's place in them.
+    """Return the rows that belong to these projects, for pages that have checked that the person sees these.
 
     Rows of the whole organization are left out, and all rows of models that belong to no project.
     """

@@ -10,12 +10,14 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
+from accounts.models import Project
 from chatapi.console.alert_pages import alert_lines
 from chatapi.console.budget_forms import AmountsForm, BudgetForm, key_of
 from chatapi.console.tenancy import MAX_CHOICES, Console, page, render
 from usage.insights.budget_limit_list import LimitUse, limit_use, limits_page, unlimited, uses
 from usage.models import BudgetLimit, Period, Scope
 from usage.models.budget_keys import LimitKey
+from usage.models.budgets import OWNERS
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
 from usage.pages.filters import is_id
 
@@ -106,6 +108,8 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpResponse:
     """Show one limit, with the keys and models that spent its budget; change its amounts."""
     use, organization = _use(console, limit_id), console.organization
+    if console.limit is not None:
+        console = console.at(_project_of(use.limit))
     line, is_changeable = Line.of(use, f"{organization} / "), may_change(console, use.limit)
     if request.method == "POST" and not is_changeable:
         raise PermissionDenied
@@ -145,6 +149,14 @@ def remove(request: HttpRequest, console: Console, limit_id: int) -> HttpRespons
     use.limit.delete()
     messages.success(request, f"The limit of {name} is removed.")
     return redirect(console.url("budgets"))
+
+
+def _project_of(limit: BudgetLimit) -> int:
+    """Return the id of the project of a limit that is not of an organization."""
+    model, _ = OWNERS[Scope(limit.scope)]
+    column = "pk" if model is Project else "project_id"
+    project_id: int = model._default_manager.values_list(column, flat=True).get(pk=limit.scope_id)
+    return project_id
 
 
 def _use(console: Console, limit_id: int) -> LimitUse:

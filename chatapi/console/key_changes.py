@@ -20,7 +20,7 @@ from chatapi.pages.key_forms import KEY_CHANGED, RotationForm
 @page("accounts.change_apikey", keeps_to_projects=True)
 def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show the form of the key's name, rights and expiry; save it."""
-    row = _changeable(console, key_id)
+    console, row = _changeable(console, key_id)
     if row.revoked_at is not None:
         return _after(request, console, row, "A revoked key can't be changed.", is_done=False)
     title, parent = f"Change {row.name}", _parent(console, row)
@@ -36,7 +36,7 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 @page("accounts.change_apikey", keeps_to_projects=True)
 def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show the form with the end of the current secret; make a new secret, and show it once."""
-    row = _changeable(console, key_id)
+    console, row = _changeable(console, key_id)
     if row.revoked_at is not None:
         return _after(request, console, row, "A revoked key can't be rotated.", is_done=False)
     # The form has the secret's public part, so that two people who rotate at once do not end each other's
@@ -64,7 +64,7 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 @page("accounts.change_apikey", keeps_to_projects=True)
 def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """End the overlap of a rotation now."""
-    row = _changeable(console, key_id)
+    console, row = _changeable(console, key_id)
     ended = keys.end_previous_secrets(APIKey.objects.filter(pk=row.pk))
     text = "Only the new secret works now." if ended else "There was no old secret."
     return _after(request, console, row, text)
@@ -74,7 +74,7 @@ def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpRes
 @page("accounts.change_apikey", keeps_to_projects=True)
 def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Disable the key, or enable it again."""
-    row = _changeable(console, key_id)
+    console, row = _changeable(console, key_id)
     if row.revoked_at is not None:
         text = "A revoked key can't be enabled or disabled."
         return _after(request, console, row, text, is_done=False)
@@ -87,17 +87,18 @@ def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
 @page("accounts.change_apikey", keeps_to_projects=True)
 def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Revoke a key, which can't be undone."""
-    row = _changeable(console, key_id)
+    console, row = _changeable(console, key_id)
     keys.revoke(APIKey.objects.filter(pk=row.pk))
     text = f"The key {row.name} is revoked. Requests with it fail within a second."
     return _after(request, console, row, text)
 
 
-def _changeable(console: Console, key_id: int) -> APIKey:
+def _changeable(console: Console, key_id: int) -> tuple[Console, APIKey]:
+    """Return the key, and the console of a page about it."""
     row = key_of(console, key_id)
     if not may_change(console, row):
         raise PermissionDenied
-    return row
+    return console.at(row.project_id), row
 
 
 def _parent(console: Console, row: APIKey) -> Link:

@@ -114,7 +114,7 @@ class NewKeyForm(KeyForm):
         initial = {"project": console.project, "name": "", "test_key": is_test}
         super().__init__(data, console, initial=initial)
         project: Any = self.fields["project"]
-        project.queryset = Project.objects.filter(pk__in=[row.pk for row in console.projects])
+        project.queryset = Project.objects.filter(pk__in=[row.pk for row in console.projects_for_keys])
         project.label_from_instance = lambda row: row.name
         project.empty_label = None
         own_limits = {"accounts.add_ratelimit": self.limits, "usage.add_budgetlimit": ("budget", "period")}

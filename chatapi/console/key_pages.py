@@ -82,20 +82,20 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show one key: its use, rights, limits and budgets."""
     row, now = _one_of(key_panels.with_maker(_keys(console)), key_id), timezone.now()
-    console = console.at(row.project_id)
+    console, is_of_project = console.at(row.project_id), console.limit is not None
     context = {
         "activity": key_activity([row], now)[row.pk],
         "title": row.name,
         "key": row,
-        "made_by": key_panels.made_by(row, console.person, names_keys=console.limit is None),
+        "made_by": key_panels.made_by(row, console.person, is_of_project=is_of_project),
         "history_url": console.url("audit", type=APIKey._meta.label_lower, object=row.pk)
         if console.may(audit.PERMISSION)
         else "",
         "status": keys.status(row, now),
         "has_previous": row.has_previous(now),
         "last_refusal": refused_requests.of_key(row.pk, now).last_invalid,
-        "rate_limits": list(key_panels.rate_limits(row, is_of_project=console.limit is not None)),
-        "budgets": list(key_panels.budgets(row, is_of_project=console.limit is not None)),
+        "rate_limits": list(key_panels.rate_limits(row, is_of_project=is_of_project)),
+        "budgets": list(key_panels.budgets(row, is_of_project=is_of_project)),
         "may_change": row.revoked_at is None and may_change(console, row),
         "usage_url": console.url("overview", key=row.pk),
         "requests_url": console.url("requests", key=row.pk),

@@ -36,7 +36,7 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
         "is_filtered": form.has_changed()
         if console.limit is None
         else bool({"key", "model"} & {*form.changed_data}),
-        "feed": console.url("home_of") + "live/feed",
+        "feed": console.feed_url,
         "may_stop": console.may("usage.change_generation"),
     }
     return render(request, console, "live.html", context)

@@ -24,9 +24,11 @@ class NoCredit:
         takes_payments = configuration.is_on() and not metered_usage.is_billed(console.organization)
         may_pay = takes_payments and console.may("payment.add_payment")
         may_make = console.may("accounts.add_apikey")
-        project_id = console.projects[0].pk if console.projects else ""
+        projects = console.projects_for_keys
         return cls(
             takes_payments,
             credit_url=console.url("credit") if may_pay else "",
-            test_key_url=console.url("new_key", project=project_id, test="on") if may_make else "",
+            test_key_url=console.url("new_key", project=projects[0].pk if projects else "", test="on")
+            if may_make
+            else "",
         )

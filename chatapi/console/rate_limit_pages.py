@@ -11,7 +11,6 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -102,8 +101,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     rows = _rows(console)
     project_id = console.project and console.project.pk
     if project_id:
-        of_project = Q(project=project_id) | Q(api_key__project=project_id) | Q(end_user__project=project_id)
-        rows = rows.filter(of_project)
+        rows = access.in_projects([project_id], rows)
     found, links = newest_first(request, rows, PAGE, partial(console.url, "rate_limits", project=project_id))
     used = _used([limit for row in found if not row.each_end_user for limit in row.limits])
     context = {

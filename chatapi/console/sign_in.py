@@ -96,5 +96,5 @@ def home(request: HttpRequest) -> HttpResponse:
 @page("accounts.view_organization", keeps_to_projects=True)
 def home_of(request: HttpRequest, console: Console) -> HttpResponse:
     """Redirect to Start until there is a request, then to the Overview."""
-    has_requests = console.rows(Generation.objects.all()).exists()
+    has_requests = console.rows_shown(Generation.objects.all()).exists()
     return redirect(console.url("overview" if has_requests else "start"))

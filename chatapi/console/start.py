@@ -54,7 +54,7 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "key_name": key,
         "no_credit": no_credit,
         "refusals": [] if done["request"] else _refusals(console),
-        "feed": console.url("home_of") + "live/feed",
+        "feed": console.feed_url,
     }
     return render(request, console, "start.html", context)
 
@@ -62,9 +62,7 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
 def _steps(console: Console, no_credit: NoCredit | None) -> list[Step]:
     key, generation, settled, limit, colleague = _found(console)
     may = console.may
-    first = console.projects[0] if console.projects else None
-    project = console.project if console.limit is not None else first
-    project_id = project.pk if project else ""
+    project_id = console.projects_for_keys[0].pk if console.projects_for_keys else ""
     new_key_url = console.url("new_key", project=project_id) if may("accounts.add_apikey") else ""
     steps = [
         Step(
@@ -119,7 +117,7 @@ def _refusals(console: Console) -> list[KeyRefusals]:
 def _found(console: Console) -> tuple[bool, ...]:
     """Return whether there is a key, a request, a settled request, a budget limit, and a second member."""
     organization, models = console.organization, (APIKey, Generation, HourlyUsage, BudgetLimit)
-    rows = [console.rows(model._default_manager.all()) for model in models]
+    rows = [console.rows_shown(model._default_manager.all()) for model in models]
     members = Member.objects.filter(organization=organization).order_by("pk")[1:2]
     exist = {f"has_{at}": Exists(each) for at, each in enumerate([*rows, members])}
     found = Organization.objects.filter(pk=organization.pk).values_list(*exist.values()).get()
@@ -128,4 +126,4 @@ def _found(console: Console) -> tuple[bool, ...]:
 
 def has_requests(console: Console) -> bool:
     """Return whether a request was sent that the person may see here."""
-    return any(console.rows(each._default_manager.all()).exists() for each in (Generation, HourlyUsage))
+    return any(console.rows_shown(each._default_manager.all()).exists() for each in (Generation, HourlyUsage))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,12 +15,12 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.shortcuts import render as render_template
-from django.urls import reverse
+from django.urls import get_script_prefix, resolve, reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.cache import never_cache
 
-from accounts import access, roles
+from accounts import access
 from accounts.forwarding import client_ip
 from accounts.models import APIKey, Organization, Project
 from accounts.pages.admin_site import CONFLICT
@@ -46,20 +46,18 @@ class _Page(NamedTuple):
     title: str
     name: str
     permission: str
-    keeps_to_projects: bool = False
-    """Whether people who see single projects may open it; `page` has the same argument."""
 
 
 _PAGES = (
-    _Page("Start", "start", "accounts.view_organization", True),
-    _Page("Overview", "overview", "usage.view_hourlyusage", True),
-    _Page("Usage", "usage", "usage.view_hourlyusage", True),
-    _Page("Requests", "requests", "usage.view_generation", True),
-    _Page("Live", "live", "usage.view_generation", True),
-    _Page("API keys", "keys", "accounts.view_apikey", True),
-    _Page("Budgets and limits", "budgets", "usage.view_budgetlimit", True),
-    _Page("Models", "models", "accounts.view_organization", True),
-    _Page("Playground", "playground", "accounts.add_apikey", True),
+    _Page("Start", "start", "accounts.view_organization"),
+    _Page("Overview", "overview", "usage.view_hourlyusage"),
+    _Page("Usage", "usage", "usage.view_hourlyusage"),
+    _Page("Requests", "requests", "usage.view_generation"),
+    _Page("Live", "live", "usage.view_generation"),
+    _Page("API keys", "keys", "accounts.view_apikey"),
+    _Page("Budgets and limits", "budgets", "usage.view_budgetlimit"),
+    _Page("Models", "models", "accounts.view_organization"),
+    _Page("Playground", "playground", "accounts.add_apikey"),
     _Page("Credit", "credit", "payment.view_payment"),
     _Page("Statements", "statements", "usage.view_statement"),
     _Page("Notifications", "notifications", "usage.view_event"),
@@ -72,9 +70,8 @@ _PAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The single projects of an organization that a person sees, and the person's role there."""
+    """The single projects of an organization that a person sees."""
 
-    role: str
     projects: list[Project]
     """With archived ones, in natural order; at least one."""
     linked_id: str = ""
@@ -89,7 +86,7 @@ def _limit_of(membership: Any, key_id: str) -> Limit | None:
         row.organization = membership.organization
     # A link of a colleague who sees all projects may name a key only.
     linked = next((str(row.pk) for row in rows if row.has_key), "")
-    return Limit(membership.role, rows, linked) if rows else None
+    return Limit(rows, linked) if rows else None
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,21 @@ class Console:
             return access.belonging_to(self.organization.pk, rows)
         return access.in_projects([row.pk for row in self.limit.projects], rows)
 
+    def rows_shown(self, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Return the organization's rows or, with a limit, those of the project at which the person looks."""
+        if self.limit is None or self.project is None:
+            return self.rows(rows)
+        return access.in_projects([self.project.pk], rows)
+
+    @property
+    def projects_for_keys(self) -> list[Project]:
+        """Return the active projects for which a page makes keys; with a limit, at most the one at which the
+        person looks, because the page shows the models of that one.
+        """
+        if self.limit is None or self.project is None:
+            return self.projects
+        return [self.project] if self.project.is_active else []
+
     def at(self, project_id: int) -> "Console":
         """Return the console of a page about a row of this project: with a limit, it looks at the project."""
         return self if self.limit is None else replace(self, project_id=str(project_id))
@@ -194,18 +206,23 @@ class Console:
         see of it.
         """
         if self.limit is not None:
-            return permission in roles.LIMITED_PERMISSIONS[self.limit.role]
+            return access.may_in_projects(self.person, permission, self.organization.pk)
         return access.may_in(self.person, permission, self.organization.pk)
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
         """Return the URL of a page of this organization, with the parameters that are set. With a limit, it
-        stays at the project.
+        stays at the project, unless it names a key, which belongs to one.
         """
-        if self.limit is not None and name in _BY_PROJECT and self.project is not None:
+        if self.limit is not None and self.project is not None and not query.get("key"):
             query.setdefault("project", self.project.pk)
         parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])
         return f"{path}?{parameters}" if parameters else path
+
+    @property
+    def feed_url(self) -> str:
+        """Return the URL of the feed of running requests."""
+        return reverse("console:home_of", args=[self.organization.pk]) + "live/feed"
 
 
 View = Callable[..., HttpResponseBase]
@@ -240,6 +257,7 @@ def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View]
                     messages.error(request, CONFLICT)
                     return redirect(_page_of(request) or request.get_full_path())
 
+        guarded.keeps_to_projects = keeps_to_projects  # type: ignore[attr-defined]
         return guarded
 
     return decorate
@@ -285,9 +303,16 @@ def render(
 
 
 def _is_shown(console: Console, of: _Page) -> bool:
-    if console.limit is not None and not of.keeps_to_projects:
+    if console.limit is not None and not _keeps_to_projects(of.name):
         return False
     return console.shows_credit if of.name == "credit" else console.may(of.permission)
+
+
+@cache
+def _keeps_to_projects(name: str) -> bool:
+    """Return what the decorator of a page's view says, which the decorators around it copy."""
+    path = reverse(f"console:{name}", args=[0]).removeprefix(get_script_prefix())
+    return bool(getattr(resolve(f"/{path}").func, "keeps_to_projects", False))
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:
@@ -298,7 +323,8 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 # The pages that can show one project; on these, the switcher's links stay on the page.
 _BY_PROJECT = {
-    "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models", "playground",
+    "overview", "usage", "requests", "live", "keys", "new_key", "budgets", "rate_limits", "models",
+    "playground",
 }  # fmt: skip
 
 

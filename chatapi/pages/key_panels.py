@@ -92,16 +92,16 @@ def with_maker(rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
     return rows.annotate(made=Subquery(entries.order_by("id").values(made=made)[:1]))
 
 
-def made_by(row: Any, person: Person, *, names_keys: bool = True) -> str:
+def made_by(row: Any, person: Person, *, is_of_project: bool = False) -> str:
     """Return the name of the person, key or command that made the key; empty if the audit log has no entry.
 
-    Names of people outside the organization are for those who may read the audit log. Names of keys are not
-    for those who see single projects: it may be a key of another project.
+    Names of people outside the organization are for those who may read the audit log. A page of its project
+    only names no key: that may be a key of another project.
     """
     made = row.made
     if made is None:
         return ""
-    if made["key"] is not None and not names_keys:
+    if made["key"] is not None and is_of_project:
         return "an admin key"
     is_insider = made["is_member"] or made["key"] is not None
     if is_insider or access.may_in(person, audit.PERMISSION, row.project.organization_id):

@@ -1,6 +1,7 @@
 """An owner invites a contractor to one project by keyboard; the contractor sees this project only."""
 
 import pytest
+from openai import OpenAI
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.browser.conftest import PASSPHRASE, sign_in, watched
@@ -11,6 +12,7 @@ pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
 SCREEN: ViewportSize = {"width": 1280, "height": 800}
+SLOW = "hello [sandbox tokens=60 delay_ms=100]"
 PAGES = ("start", "overview", "usage", "requests", "live", "keys", "budgets", "models")
 HOUSE = f"""
 from django.contrib.auth.models import User
@@ -41,7 +43,7 @@ def invite(page: Page) -> str:
         page.keyboard.press(key)
     expect(page.get_by_label("Only these")).to_be_checked()
     expect(alpha).to_be_visible()
-    for key in ("Tab", "Space", "Tab", "Tab"):  # alpha, beta, the button
+    for key in ("Tab", "Space", "Tab", "Tab", "Tab"):  # alpha, beta, a link, the button
         page.keyboard.press(key)
     expect(alpha).to_be_checked()
     assert complaints(page) == []
@@ -117,3 +119,39 @@ def test_a_limit_takes_a_live_page_away(
     expect(visitor.get_by_text("mia is now member of the project beta of Limits.")).to_be_visible()
     expect(page.locator(".switcher summary").first).to_contain_text("beta", timeout=15_000)
     context.close()
+
+
+def test_start_follows_the_requests_of_its_own_project(
+    visitor: Page, browser: Browser, installation: Installation, console: str
+) -> None:
+    """Two pages of a member of two projects, while a request of the first one runs."""
+    made = installation.shell(
+        "from django.contrib.auth.models import User\n"
+        "from accounts.keys import create_key\n"
+        "from accounts.models import Member, Organization, Project\n"
+        f"user = User.objects.create_user('nora', password='{PASSPHRASE}')\n"
+        "limits = Organization.objects.get(name='Limits')\n"
+        "place = Member.objects.create(organization=limits, user=user, role='member', is_limited=True)\n"
+        "gamma, delta = [Project.objects.create(organization=limits, name=n) for n in ('gamma', 'delta')]\n"
+        "place.projects.set([gamma, delta])\n"
+        "print(gamma.pk, delta.pk, create_key(gamma, name='of gamma')[1])"
+    )
+    gamma, delta, secret = made.split()
+    sign_in(visitor, installation, "nora")
+    other = visitor.context.new_page()
+    for page, project in ((visitor, delta), (other, gamma)):
+        with page.expect_websocket():
+            page.goto(f"{console}/start?project={project}")
+    with (
+        OpenAI(base_url=f"{installation.url}/openai/v1", api_key=secret, max_retries=0) as client,
+        client.chat.completions.create(
+            model="sandbox", messages=[{"role": "user", "content": SLOW}], stream=True
+        ) as stream,
+    ):
+        next(iter(stream))
+        expect(other.locator("#streaming")).to_contain_text("is streaming", timeout=10_000)
+        expect(visitor.locator("#streaming")).to_contain_text("Waiting for the first request.")
+        for _ in stream:
+            pass
+    expect(other.locator("#step-request")).to_contain_text("Done", timeout=15_000)
+    expect(visitor.locator("#step-request")).not_to_contain_text("Done")

@@ -12,20 +12,24 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.test import Client
+from django.test.utils import override_script_prefix
+from django.urls import resolve
 from django.utils import timezone
 
 from accounts import access, keys
-from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from accounts.models import APIKey, EndUser, Member, Organization, Project, RateLimit, Role
+from chatapi.console import tenancy
 from chatapi.models import Deployment, ServedModel
 from chatapi.notifications import dispatch
 from tests import page_paths
 from tests.admin_pages import body, client_of
 from tests.cast import PRICE, Person, admit, join, run
 from tests.chatapi import test_access_matrix
-from tests.chatapi.console_pages import url
+from tests.chatapi.console_pages import as_role, url
+from tests.chatapi.test_console_access import OF_PROJECTS, TABLE
 from usage.books import outbox, prices
 from usage.books.outbox import NewEvent
-from usage.models import BudgetLimit, Event, EventKind, Outcome, SpendAlert
+from usage.models import BudgetLimit, Event, EventKind, Generation, Outcome, SpendAlert
 from usage.pricing import Tokens
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
@@ -76,10 +80,14 @@ def let_the_canaries_in(acme: Organization) -> Person:
     )
     User.objects.filter(pk=other.user.pk).update(email="canary@example.com", last_login=timezone.now())
     keys.create_key(other.project, name="canary-key")
+    end_user = EndUser.objects.create(project=other.project, name="canary-end-user")
     for scope, scope_id, dollars in (
         ("organization", acme.pk, 876_501),
         ("project", other.project.pk, 876_502),
         ("key", other.api_key.pk, 876_503),
+        ("org_user", acme.pk, 876_506),
+        ("project_user", other.project.pk, 876_507),
+        ("end_user", end_user.pk, 876_508),
     ):
         BudgetLimit.objects.create(
             scope=scope, scope_id=scope_id, period="month", limit_nanodollars=dollars * 10**9
@@ -88,6 +96,9 @@ def let_the_canaries_in(acme: Organization) -> Person:
         ({"organization": acme}, 987_601),
         ({"project": other.project}, 987_602),
         ({"api_key": other.api_key}, 987_603),
+        ({"organization": acme, "each_end_user": True}, 987_604),
+        ({"project": other.project, "each_end_user": True}, 987_605),
+        ({"end_user": end_user}, 987_606),
     ):
         RateLimit.objects.create(requests_per_minute=number, **owner)
     for project in (None, *Project.objects.filter(organization=acme)):
@@ -107,18 +118,26 @@ def let_the_canaries_in(acme: Organization) -> Person:
     return other
 
 
+def pages(person: Person, model: str = "small") -> Iterator[str]:
+    """Yield the paths of all pages that limited members may open, about the person's own rows."""
+    limit = BudgetLimit.objects.get(scope="project", scope_id=person.project.pk)
+    request = Generation.objects.filter(project=person.project).earliest("id")
+    own_rows = {
+        "file_format": "csv", "generation_id": request, "key_id": person.api_key.pk, "limit_id": limit.pk,
+        "model": model,
+    }  # fmt: skip
+    for name, pattern in page_paths.routes("console/<int:organization_id>/"):
+        if name in OF_PROJECTS and TABLE[name][0]:
+            below = pattern.removeprefix("console/<int:organization_id>/")
+            yield re.sub(r"<(?:\w+:)?(\w+)>", lambda part: str(own_rows[part[1]]), below)
+
+
 def views(person: Person) -> Iterator[str]:
-    """Yield the paths that a limited member opens: all pages without a row of another project, and their
-    filters, searches and files.
-    """
-    yield ""
-    for name in ("start", "live", "keys", "budgets", "budgets/rate-limits", "models", "models/small"):
-        yield name
-    yield "playground"
-    yield "keys/new"
-    for query in ("", *(f"?days=30&group={group}&groups=1" for group in GROUPS)):
+    """Yield the paths of these pages, and of their filters, searches and files."""
+    yield from pages(person)
+    for query in (f"days=30&group={group}&groups=1" for group in GROUPS):
         for name in ("overview", "usage", "usage.csv", "usage.ndjson"):
-            yield f"{name}{query}"
+            yield f"{name}?{query}"
     for name in ("overview", "usage", "usage.csv", "requests", "requests.csv"):
         for query in ("model=canary-model", "error=canary_error", "end_user=canary-end-user"):
             yield f"{name}?{query}&days=30"
@@ -126,7 +145,6 @@ def views(person: Person) -> Iterator[str]:
         for name in ("requests", "requests.csv", "requests.ndjson"):
             yield f"{name}{query}"
     yield from ("keys?q=canary", "keys?q=alice", "live?model=canary-model")
-    yield f"keys/{person.api_key.pk}"
     yield f"overview?key={person.api_key.pk}"
 
 
@@ -142,8 +160,9 @@ def test_no_page_shows_anything_of_another_project(acme: Organization, own: Pers
     client = limited(own, role)
     before = {path: shown(client, url(own, path)) for path in views(own)}
     statuses = {path: status for path, (status, _) in before.items() if status != 200}
-    allowed = {"playground", "keys/new"} if role == Role.VIEWER else set()
-    assert set(statuses) == allowed, statuses
+    refused = {resolve(url(own, path)).url_name for path in statuses}
+    of_members = {name for name in OF_PROJECTS if TABLE[name][0] == "member"}
+    assert refused == (of_members if role == Role.VIEWER else set()), statuses
     other = let_the_canaries_in(acme)
     wrong = []
     for path, page in before.items():
@@ -249,6 +268,8 @@ def test_without_a_project_they_see_nothing(acme: Organization, own: Person) -> 
 
 def test_a_project_of_another_organization_shows_nothing(own: Person, charlie: Person) -> None:
     client = limited(own, Role.MEMBER, charlie.project)
+    home = client.get("/console/")
+    assert (home.status_code, "Acme" in home.content.decode()) == (200, False)
     assert client.get(url(own, "overview")).status_code == 404
     assert client.get(url(charlie, "overview")).status_code == 404
 
@@ -316,6 +337,11 @@ def test_pages_of_the_whole_organization_are_closed_and_not_in_the_menu(own: Per
         "Playground",
     ]  # fmt: skip
     assert [link.text for link in nav if link.is_current] == ["Start"]
+    # Behind a proxy that gives the service a part of its paths.
+    tenancy._keeps_to_projects.cache_clear()
+    with override_script_prefix("/chat/"):
+        behind = client.get(url(own, "start")).context["nav"]
+    assert [link.url for link in behind] == [f"/chat{link.url}" for link in nav]
 
 
 # ---- mail
@@ -333,3 +359,17 @@ def test_no_mail_of_the_organizations_events_goes_to_them(acme: Organization, ow
     SpendAlert.objects.update(recipients=[eve.pk])
     alerts = client_of(own.user).get(url(own, "budgets")).context["alerts"]
     assert [people for *_, people in alerts] == [[]] * 3
+
+
+# ---- keys
+
+
+def test_keys_tell_more_as_the_form_of_the_limit_says(acme: Organization, own: Person) -> None:
+    let_the_canaries_in(acme)
+    client = limited(own, Role.MEMBER)
+    secret = client.post(url(own, "playground/key"), {"project": own.project.pk}).json()["key"]
+    told = Client().get("/v1/key", headers={"authorization": f"Bearer {secret}"}).json()
+    assert "organization" in {row["scope"] for row in told["budgets"]}
+    form = as_role(own, Role.OWNER).get(url(own, "members/invite")).content.decode()
+    page, heading = re.findall(r'href="(/docs[^"#]+)#(what-a-key-tells)"', form)[0]
+    assert f'id="{heading}"' in client.get(page).content.decode()

@@ -112,7 +112,7 @@ def limits_page(
     now, of_it = database_now(), access.belonging_to(organization.pk, BudgetLimit.objects.all())
     rows: Any = _in_order(_with_share(of_it, [local_day(now, organization.time_zone)]))
     if project is not None:
-        rows = rows.filter(_of_project(project))
+        rows = access.in_projects([project.pk], rows)
     if after is not None:
         last = rows.filter(pk=after).first()
         if last is None:
@@ -219,12 +219,3 @@ def _behind(last: Any) -> Q:
         behind |= same & Q(**{f"{name}__gt": getattr(last, name)})
         same &= Q(**{name: getattr(last, name)})
     return behind
-
-
-def _of_project(project: Project) -> Q:
-    keys, end_users = project.api_keys.order_by().values("pk"), project.end_users.order_by().values("pk")
-    return (
-        Q(scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS], scope_id=project.pk)
-        | Q(scope=Scope.API_KEY, scope_id__in=keys)
-        | Q(scope=Scope.END_USER, scope_id__in=end_users)
-    )

@@ -19,9 +19,12 @@ function connect() {
   feed = new WebSocket(url);
   feed.onmessage = (message) => {
     waitMs = 0;
-    const { rows, gone } = JSON.parse(message.data);
+    const change = JSON.parse(message.data);
+    // With a limit to projects, the steps are those of one project.
+    const { project } = steps.dataset;
+    const rows = change.rows.filter((row) => !project || project === String(row.project_id));
     for (const row of rows) running.add(row.id);
-    for (const id of gone) running.delete(id);
+    const gone = change.gone.filter((id) => running.delete(id));
     if (rows.length) show(rows[0]);
     wasFound ||= gone.length > 0;
     if (gone.length) look();
