@@ -15,7 +15,7 @@ from accounts.models import Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.search import MemberSearch
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, page, project_name, render
 from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
@@ -59,7 +59,7 @@ class PlaceForm(forms.Form):
         fields["role"].choices = _role_choices(console)
         # An archived project of theirs stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
-        fields["projects"].choices = [(key, row.name) for key, row in self.offered.items()]
+        fields["projects"].choices = [(key, project_name(row)) for key, row in self.offered.items()]
         is_short = len(self.offered) <= MAX_CHECKBOXES
         fields["projects"].widget = (
             forms.CheckboxSelectMultiple(choices=fields["projects"].choices)

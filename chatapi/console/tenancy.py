@@ -171,7 +171,7 @@ class Console:
         rows = self.projects[:most]
         if self.project is not None and self.project not in rows:
             rows.append(self.project)
-        return [(row.pk, row.name if row.is_active else f"{row.name} (archived)") for row in rows]
+        return [(row.pk, project_name(row)) for row in rows]
 
     @classmethod
     def of(cls, request: HttpRequest, memberships: Sequence[Any], organization_id: int) -> "Console":
@@ -223,6 +223,11 @@ class Console:
     def feed_url(self) -> str:
         """Return the URL of the feed of running requests."""
         return reverse("console:home_of", args=[self.organization.pk]) + "live/feed"
+
+
+def project_name(project: Project) -> str:
+    """Return the project's name as lists of choices show it."""
+    return project.name if project.is_active else f"{project.name} (archived)"
 
 
 View = Callable[..., HttpResponseBase]

@@ -19,8 +19,10 @@ from tests.chatapi.test_console_access import TABLE
 SIDEBAR = {
     urlsplit(str(item["link"])).path for group in THEME["SIDEBAR"]["navigation"] for item in group["items"]
 }
-# Buttons of the lists lead to them.
-BY_BUTTON = {"credit_grant", "credit_refund", "prices", "catalog_import", "catalog_export"}
+# Buttons of lists and forms lead to them.
+BY_BUTTON = {
+    "credit_grant", "credit_refund", "prices", "catalog_import", "catalog_export", "upstream_models",
+}  # fmt: skip
 
 
 def test_every_page_of_the_console_is_in_its_menu_or_below() -> None:
