@@ -208,7 +208,7 @@ def test_a_command_changes_a_password(
 def test_a_new_account_gets_no_mail_about_its_first_password(
     alice: Person, acme: Organization, mailbox: Mailbox
 ) -> None:
-    invitation = {"email": "erin@acme.example", "role": "viewer"}
+    invitation = {"email": "erin@acme.example", "role": "viewer", "sees": "all"}
     client_of(alice.user).post(f"/console/{acme.pk}/members/invite", invitation)
     visitor = Client()
     choose(visitor, path_in(mailbox.messages.pop()))
