@@ -31,7 +31,7 @@ const count = () => { sessionStorage.clicks = Number(sessionStorage.clicks ?? 0)
 addEventListener("click", (event) => { if (event.isTrusted && event.detail) count(); }, true);
 addEventListener("change", (event) => { if (event.target.tagName === "SELECT") count(); }, true);
 """
-SLOW = "hello [sandbox tokens=400 delay_ms=50]"
+SLOW = "hello [sandbox tokens=300 delay_ms=50]"
 
 
 @pytest.fixture(scope="module")
