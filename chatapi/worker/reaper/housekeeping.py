@@ -89,9 +89,16 @@ async def _issue(commits: GroupCommit, which: issuing.Due) -> bool:
         log.exception("the statement %s of organization %s is not issued", which.month, which.organization_id)
         # While the database is away, nothing is wrong with the statement, and no event can be written.
         if not isinstance(error, DatabaseUnavailable):
-            reason = f"{type(error).__name__}, which the reaper's log explains"
-            await commits.read(issuing.report_failure, which, reason)
+            await _report_failure(commits, which, f"{type(error).__name__}, which the reaper's log explains")
         return False
+
+
+async def _report_failure(commits: GroupCommit, which: issuing.Due, reason: str) -> None:
+    """Write the operators' event. If that fails, the next round tries again, and the others get theirs."""
+    try:
+        await commits.read(issuing.report_failure, which, reason)
+    except Exception:
+        log.exception("the failed statement of organization %s has no event", which.organization_id)
 
 
 async def _forget_old(commits: GroupCommit) -> None:
