@@ -17,7 +17,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow by-hand mutations lint types contracts figures migrations test-postgres \
-	bench live lock clean
+	test-rows test-crashes bench live lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -80,9 +80,13 @@ figures: ## how plain the code is: sizes, functions used once, docstrings (a mir
 migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
-test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
+test-postgres: test-rows test-crashes ## the tests of what the database does, on PostgreSQLs of their own
+
+test-rows: .venv/.test ## those of rows and transactions (ROWS_SEED=7: a draw of them, as in CI)
 	@FAULTS=few .ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage \
 		$(about_rows) $(ARGS)
+
+test-crashes: .venv/.test ## those that crash, freeze and restart PostgreSQL
 	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
 # These tests crash the whole server, so they do not share it with others.
@@ -93,7 +97,8 @@ crashes = tests/faults/test_postgres_trouble.py
 about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) \
 	$(addprefix tests/chatapi/test_,admin.py api.py api_receipts.py budgets_end_to_end.py \
 	cancel_and_later.py end_user_usage.py end_users.py exports_pages.py idempotency.py loadcatalog.py \
-	organization_api.py rate_limits_end_to_end.py replica.py stored_response_pages.py)
+	management_people.py migrate.py organization_api.py rate_limits_end_to_end.py replica.py \
+	stored_response_pages.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)

@@ -2,6 +2,7 @@
 Umbrella.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_keepdb(request: pytest.FixtureRequest, django_db_modify_db_settings: None) -> bool:
-    """Return whether Django finds its test database: SQLite's is a copy of the migrated one."""
+    """Return whether Django finds its test database: SQLite's is a copy of the migrated one, from which
+    Django itself creates PostgreSQL's.
+    """
     database = connections["default"]
-    if database.vendor != "sqlite":
+    if database.vendor == "postgresql":
+        database.settings_dict["TEST"]["TEMPLATE"] = migrated_database.template(os.environ["DATABASE_URL"])
         return bool(request.config.getvalue("reuse_db"))
     migrated_database.copy_to(Path(database.settings_dict["TEST"]["NAME"]))
     return True

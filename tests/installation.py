@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 from redis import Redis
 
@@ -73,7 +71,9 @@ class Installation:
         for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(name, None)
         if "DATABASE_URL" in os.environ:
-            self.environment["DATABASE_URL"] = own_database(os.environ["DATABASE_URL"])
+            url = os.environ["DATABASE_URL"]
+            migrated = [migrated_database.template(url)] if "MIGRATED_DATABASE_FOLDER" in os.environ else []
+            self.environment["DATABASE_URL"] = migrated_database.create_on(url, *migrated)
 
     @property
     def url(self) -> str:
@@ -371,15 +371,3 @@ def fetch(request: urllib.request.Request) -> tuple[int, Any]:
         return status, json.loads(body)
     except ValueError:
         return status, body.decode(errors="replace")
-
-
-def own_database(url: str) -> str:
-    """Create a database on the same PostgreSQL server."""
-    import psycopg
-
-    name = f"chatapi_{uuid4().hex[:12]}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        # A tests' server may lose its last commits in a crash, but here crashes are tested.
-        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
-    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

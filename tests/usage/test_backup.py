@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from chatapi import upstream_keys
-from tests.installation import ROOT, own_database
+from tests.installation import ROOT
+from tests.migrated_database import create_on
 
 pytestmark = pytest.mark.timeout(180)
 MANUAL = (ROOT / "docs" / "backup.md").read_text()
@@ -79,7 +80,7 @@ class Machine:
         self.environment = usual | own
         if ON_POSTGRESQL:
             self.environment |= {name: name + "x" * 40 for name in SECRETS}
-            self.environment["DATABASE_URL"] = own_database(os.environ["DATABASE_URL"])
+            self.environment["DATABASE_URL"] = create_on(os.environ["DATABASE_URL"])
 
     def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         here = command.replace(".venv/bin/python", sys.executable)

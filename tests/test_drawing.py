@@ -1,0 +1,69 @@
+"""On PostgreSQL a seed leaves out half of the tests, but none that has to run there each time."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.drawing import ALWAYS
+from tests.installation import ROOT
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(40))
+def test_any(number): ...
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.django_db(transaction=True)
+def test_that_commits(number): ...
+
+@pytest.fixture
+def transactional_db(): ...
+
+@pytest.mark.parametrize("number", range(5))
+def test_that_commits_by_a_fixture(transactional_db, number): ...
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.skipif(False, reason="it is for the other database")
+def test_for_one_database(number): ...
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.xdist_group("installation")
+def test_of_a_service(number): ...
+"""
+
+
+def collected(file: Path, seed: str) -> list[str]:
+    """Return the names of the tests that pytest would run with this seed."""
+    plain = ["--config-file=/dev/null", f"--rootdir={file.parent}", "-p", "tests.drawing"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *plain, str(file)],
+        cwd=ROOT,
+        env=os.environ | {"ROWS_SEED": seed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_half_of_the_tests_that_may_be_left_out_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text(TESTS)
+    drawn = [collected(file, seed) for seed in ("1", "2")]
+    for tests in drawn:
+        of_each = Counter(test.partition("[")[0] for test in tests)
+        assert 10 <= of_each.pop("test_any") <= 30
+        assert set(of_each.values()) == {5}
+        assert len(of_each) == 4
+    assert set(drawn[0]) != set(drawn[1])
+
+
+def test_the_modules_about_sql_always_run_and_are_there(tmp_path: Path) -> None:
+    assert {file.stem for file in (ROOT / "tests").rglob("test_*.py")} >= ALWAYS
+    file = tmp_path / f"{min(ALWAYS)}.py"
+    file.write_text(TESTS)
+    assert len(collected(file, "1")) == 60
