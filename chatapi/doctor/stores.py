@@ -1,8 +1,10 @@
 """Checks the database, Redis and their clocks."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from django.conf import settings
@@ -24,6 +26,8 @@ from usage.database.sql import fetch_all
 MIN_REDIS_VERSION = 7
 # A share of Redis' memory; beyond it, new requests may soon be refused.
 FULL_SHARE = 0.8
+# The room on SQLite's disk; a write-ahead log needs some MB between two checkpoints.
+LITTLE_ROOM_BYTES, NO_ROOM_BYTES = 512 << 20, 16 << 20
 # Nothing in the books depends on this machine's clock, but logs and certificates do.
 LATE_S, VERY_LATE_S = 1.0, 60.0
 # The commands that a log keeps, by the log's setting. A server without this log has no such setting.
@@ -59,6 +63,23 @@ def check_database_settings() -> Iterator[Finding]:
             "database",
             f"CHATAPI_DATABASE_TIMEOUT_MS is not in force ({off}): a pooler drops the connection's options.",
             "Set the three limits by ALTER ROLE, as docs/operations.md shows under PgBouncer.",
+        )
+
+
+def check_database_writes() -> Iterator[Finding]:
+    """Yield what keeps the database from writing: SQLite on a full disk, or a PostgreSQL for reading only."""
+    if connection.vendor == "sqlite":
+        folder = Path(connection.settings_dict["NAME"]).absolute().parent
+        free = shutil.disk_usage(folder).free
+        if free < LITTLE_ROOM_BYTES:
+            finding = wrong if free < NO_ROOM_BYTES else warning
+            text = f"The disk of {folder} has {free >> 20} MB left: once full, it refuses all requests."
+            yield finding("database", text, "Delete or move files on that disk.")
+    elif _shown("transaction_read_only") == "on":
+        yield wrong(
+            "database",
+            "PostgreSQL is read-only, so all requests are refused.",
+            "If it is a standby, use the primary's address; else set default_transaction_read_only = off.",
         )
 
 
