@@ -50,9 +50,17 @@ def check_database() -> Iterator[Finding]:
 
 
 def check_database_settings() -> Iterator[Finding]:
-    """Yield the settings of a PostgreSQL with which the books are not safe or requests wait too long."""
+    """Yield the settings of a PostgreSQL with which the books are not safe or requests fail or wait too
+    long.
+    """
     if connection.vendor == "sqlite":
         return
+    if _shown("transaction_read_only") == "on":
+        yield wrong(
+            "database",
+            "PostgreSQL is read-only, so all requests are refused.",
+            "If it is a standby, use the primary's address; else set default_transaction_read_only = off.",
+        )
     if _shown("fsync") == "off":
         yield wrong("database", "fsync is off: a crash can lose the books.", "Set fsync = on in PostgreSQL.")
     if _shown("synchronous_commit") == "off":
@@ -66,21 +74,16 @@ def check_database_settings() -> Iterator[Finding]:
         )
 
 
-def check_database_writes() -> Iterator[Finding]:
-    """Yield what keeps the database from writing: SQLite on a full disk, or a PostgreSQL for reading only."""
-    if connection.vendor == "sqlite":
-        folder = Path(connection.settings_dict["NAME"]).absolute().parent
-        free = shutil.disk_usage(folder).free
-        if free < LITTLE_ROOM_BYTES:
-            finding = wrong if free < NO_ROOM_BYTES else warning
-            text = f"The disk of {folder} has {free >> 20} MB left: once full, it refuses all requests."
-            yield finding("database", text, "Delete or move files on that disk.")
-    elif _shown("transaction_read_only") == "on":
-        yield wrong(
-            "database",
-            "PostgreSQL is read-only, so all requests are refused.",
-            "If it is a standby, use the primary's address; else set default_transaction_read_only = off.",
-        )
+def check_disk() -> Iterator[Finding]:
+    """Yield a warning, or worse, if the disk of SQLite is nearly full; needs no database."""
+    folder = Path(connection.settings_dict["NAME"]).absolute().parent
+    if connection.vendor != "sqlite" or not folder.is_dir():
+        return
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_ROOM_BYTES:
+        finding = wrong if free < NO_ROOM_BYTES else warning
+        text = f"The disk of {folder} has {free >> 20} MB left: once full, it refuses all requests."
+        yield finding("disk", text, "Delete or move files on that disk.")
 
 
 def _shown(name: str) -> str:

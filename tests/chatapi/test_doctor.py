@@ -292,11 +292,11 @@ def test_a_disk_of_sqlite_that_is_full(monkeypatch: pytest.MonkeyPatch, room: st
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL's disk is elsewhere")
     monkeypatch.setattr(stores, "LITTLE_ROOM_BYTES", 0)
-    assert not_ok(stores.check_database_writes()) == []
+    assert not_ok(stores.check_disk()) == []
     monkeypatch.setattr(stores, "LITTLE_ROOM_BYTES", 1 << 60)
     monkeypatch.setattr(stores, "NO_ROOM_BYTES", 0)
     monkeypatch.setattr(stores, room, 1 << 60)
-    [(found, text)] = not_ok(stores.check_database_writes())
+    [(found, text)] = not_ok(stores.check_disk())
     assert found == level
     assert " MB left: once full, it refuses all requests." in text
 

@@ -54,6 +54,7 @@ class Command(BaseCommand):
 
 def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     yield from configuration.check_settings()
+    yield from stores.check_disk()
     has_database = True
     for check in (stores.check_database, stores.check_migrations):
         if has_database:
@@ -62,7 +63,6 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
             yield from found
     if has_database:
         yield from _explained("database", stores.check_database_settings)
-        yield from _explained("database", stores.check_database_writes)
         yield from _explained("replica", stores.check_replica)
     # URLs that are none are reported among the settings.
     has_redis = not check_redis_urls() and (yield from stores.check_redis())
