@@ -293,6 +293,16 @@ def test_a_client_that_sent_much_behind_a_running_request_is_seen_to_leave(probe
     assert probe.ask(f"/report?watch={watch}")["end"] == "cancelled"
 
 
+def test_a_client_that_ends_its_own_direction_has_left(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/ticks?count=2&every=600&watch=half-closed")
+        assert client.head().status == 200
+        client.socket.shutdown(socket.SHUT_WR)
+        assert probe.ask("/report?watch=half-closed")["end"] == "cancelled"
+        client.file.read()
+        assert client.is_hung_up()
+
+
 def test_much_behind_a_running_request_ends_the_connection_after_its_answer(probe: Probe) -> None:
     with probe.client() as client:
         client.get("/ticks?count=3&every=0.1&watch=much")
