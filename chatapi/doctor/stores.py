@@ -1,8 +1,10 @@
 """Checks the database, Redis and their clocks."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from django.conf import settings
@@ -24,6 +26,8 @@ from usage.database.sql import fetch_all
 MIN_REDIS_VERSION = 7
 # A share of Redis' memory; beyond it, new requests may soon be refused.
 FULL_SHARE = 0.8
+# The room on SQLite's disk; a write-ahead log needs some MB between two checkpoints.
+LITTLE_ROOM_BYTES, NO_ROOM_BYTES = 512 << 20, 16 << 20
 # Nothing in the books depends on this machine's clock, but logs and certificates do.
 LATE_S, VERY_LATE_S = 1.0, 60.0
 # The commands that a log keeps, by the log's setting. A server without this log has no such setting.
@@ -46,9 +50,17 @@ def check_database() -> Iterator[Finding]:
 
 
 def check_database_settings() -> Iterator[Finding]:
-    """Yield the settings of a PostgreSQL with which the books are not safe or requests wait too long."""
+    """Yield the settings of a PostgreSQL with which the books are not safe or requests fail or wait too
+    long.
+    """
     if connection.vendor == "sqlite":
         return
+    if _shown("transaction_read_only") == "on":
+        yield wrong(
+            "database",
+            "PostgreSQL is read-only, so all requests are refused.",
+            "If it is a standby, use the primary's address; else set default_transaction_read_only = off.",
+        )
     if _shown("fsync") == "off":
         yield wrong("database", "fsync is off: a crash can lose the books.", "Set fsync = on in PostgreSQL.")
     if _shown("synchronous_commit") == "off":
@@ -60,6 +72,18 @@ def check_database_settings() -> Iterator[Finding]:
             f"CHATAPI_DATABASE_TIMEOUT_MS is not in force ({off}): a pooler drops the connection's options.",
             "Set the three limits by ALTER ROLE, as docs/operations.md shows under PgBouncer.",
         )
+
+
+def check_disk() -> Iterator[Finding]:
+    """Yield a warning, or worse, if the disk of SQLite is nearly full; needs no database."""
+    folder = Path(connection.settings_dict["NAME"]).absolute().parent
+    if connection.vendor != "sqlite" or not folder.is_dir():
+        return
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_ROOM_BYTES:
+        finding = wrong if free < NO_ROOM_BYTES else warning
+        text = f"The disk of {folder} has {free >> 20} MB left: once full, it refuses all requests."
+        yield finding("disk", text, "Delete or move files on that disk.")
 
 
 def _shown(name: str) -> str:

@@ -28,6 +28,7 @@ MAX_PROCESSES = 64
 _REDIS_SETTINGS = "check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
 _NO_REDIS = "set REDIS_URL. Without it, only the whole service, manage.py serve, has a Redis: its own."
 ROLES = ("web", "worker", "reaper")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CannotStart(Exception):
@@ -50,9 +51,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True)
         file = (state_dir / "serve.lock").open("ab", buffering=0)
     except OSError as error:
-        raise CannotStart(
-            f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR."
-        ) from error
+        raise _cannot_write(state_dir, error) from error
     with file:
         try:
             # The kernel releases the lock, however the process ends.
@@ -66,9 +65,18 @@ def only_one(state_dir: Path) -> Iterator[None]:
             raise CannotStart(
                 f"already running in {state_dir} (process {holder}). Stop that one, or set CHATAPI_STATE_DIR."
             ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n".encode())
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise _cannot_write(state_dir, error) from error
         yield
+
+
+def _cannot_write(state_dir: Path, error: OSError) -> CannotStart:
+    """Return the error for a state folder that takes no files."""
+    remedy = "make room on its disk" if error.errno in _NO_ROOM else "make it writable"
+    return CannotStart(f"can't write to {state_dir} ({error.strerror}): {remedy}, or set CHATAPI_STATE_DIR.")
 
 
 def port_number(text: str) -> int:
@@ -178,7 +186,9 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
         reason = str(error).strip().splitlines()[0]
         remedy = "check DATABASE_URL"
         if probe.vendor == "sqlite":
-            remedy = f"check {probe.settings_dict['NAME']}, or set DATABASE_URL"
+            # SQLite says "disk I/O error" if a full disk has no room for the files that it opens.
+            room = " and the room on its disk" if "disk" in reason else ""
+            remedy = f"check {probe.settings_dict['NAME']}{room}, or set DATABASE_URL"
         raise CannotStart(f"the database can't be reached ({reason}): {remedy}.") from error
     finally:
         probe.close()

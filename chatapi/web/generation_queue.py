@@ -14,7 +14,7 @@ from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.cancellations import Cancellations, InBackground, retry_or_warn
 from usage.books import ledger, reports
 from usage.database.group_commit import GroupCommit
-from usage.errors import AlreadyResolved, UsageError
+from usage.errors import AlreadyResolved, DatabaseUnavailable, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +83,12 @@ class GenerationQueue:
 
     async def expire(self, generation_id: UUID) -> bool:
         """Void a generation whose time in the queue is over. Return False if that fails, for example because
-        a worker or the reaper has it.
+        a worker or the reaper has it. Raises `DatabaseUnavailable`.
         """
         try:
             await self._void(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
+        except DatabaseUnavailable:
+            raise
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False

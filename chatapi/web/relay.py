@@ -149,7 +149,11 @@ async def _end_after(services: Services, follower: Follower, finding: Finding) -
         async with in_time(LAST_LOOK_S):
             return await _end_of_settled(services, follower)
     if finding is Finding.EXPIRED:
-        return [NOT_STARTED] if await services.queue.expire(follower.id) else []
+        try:
+            return [NOT_STARTED] if await services.queue.expire(follower.id) else []
+        except DatabaseUnavailable:
+            # The database takes no write, perhaps for hours. The reaper closes the books later.
+            return _give_up(services, follower, LOST)
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []
         with suppress(StreamLost, StreamUnavailable):

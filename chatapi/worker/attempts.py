@@ -168,11 +168,12 @@ async def _attempt(
             place.failed(error.failure)
         if error.is_retryable:
             log.warning(
-                "%s: deployment %s of %s failed: %s",
+                "%s: deployment %s of %s failed: %s%s",
                 run.id.hex,
                 route.target.name,
                 run.claimed.model,
                 end.error_code,
+                f" ({error.cause})" if error.cause else "",
             )
         return end, error
     except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from pytest_django.fixtures import Settings
 from redis import Redis
 
@@ -283,6 +284,21 @@ def test_a_database_and_a_catalog_that_are_right(small: ServedModel) -> None:
     assert not_ok(stores.check_migrations()) == []
     assert not_ok(served_models.check_catalog()) == []
     assert stores.check_database_clock().level is Level.OK
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("room", "level"), [("LITTLE_ROOM_BYTES", "warning"), ("NO_ROOM_BYTES", "WRONG")])
+def test_a_disk_of_sqlite_that_is_full(monkeypatch: pytest.MonkeyPatch, room: str, level: str) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL's disk is elsewhere")
+    monkeypatch.setattr(stores, "LITTLE_ROOM_BYTES", 0)
+    assert not_ok(stores.check_disk()) == []
+    monkeypatch.setattr(stores, "LITTLE_ROOM_BYTES", 1 << 60)
+    monkeypatch.setattr(stores, "NO_ROOM_BYTES", 0)
+    monkeypatch.setattr(stores, room, 1 << 60)
+    [(found, text)] = not_ok(stores.check_disk())
+    assert found == level
+    assert " MB left: once full, it refuses all requests." in text
 
 
 @pytest.mark.django_db

@@ -41,16 +41,20 @@ OF_DJANGO = {"createsuperuser", "changepassword"}
 
 
 def manage(
-    folder: Path, *arguments: str, stdout: int = subprocess.PIPE, **environment: str
+    folder: Path,
+    *arguments: str,
+    stdout: int = subprocess.PIPE,
+    limit: tuple[str, ...] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in that folder, which is also its state folder."""
+    """Run a command in that folder, which is also its state folder; `limit` is a program that runs it."""
     usual = {
         name: value
         for name, value in os.environ.items()
         if name not in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")
     }
     return subprocess.run(
-        [sys.executable, ROOT / "manage.py", *arguments],
+        [*limit, sys.executable, ROOT / "manage.py", *arguments],
         env=usual | {"CHATAPI_STATE_DIR": str(folder)} | environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -153,6 +157,17 @@ def test_a_disk_that_is_full_and_a_reader_that_leaves(folder: Path) -> None:
     done = manage(folder, "exportcatalog", stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_state_folder_without_room(folder: Path) -> None:
+    """As on a full disk, but for this process only: no file of it may grow."""
+    limit = ("prlimit", "--fsize=0")
+    line = only_line(manage(folder, "serve", "--port", str(free_port()), limit=limit))
+    reason = "(File too large): make room on its disk, or set CHATAPI_STATE_DIR."
+    assert line == f"chatapi: can't write to {folder} {reason}"
+    line = only_line(manage(folder, "verifyledger", limit=limit))
+    assert line.startswith("chatapi: the database can't be reached (disk I/O error): check ")
+    assert " and the room on its disk, or " in line
 
 
 def test_a_question_without_a_terminal(folder: Path) -> None:

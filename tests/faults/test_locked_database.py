@@ -2,6 +2,7 @@
 gets the time to say so.
 """
 
+import signal
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -46,6 +47,30 @@ def test_answers_that_run_or_end_meanwhile_come_whole(installation: Installation
             "upstream",
             250,
         )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_that_waits_too_long_in_the_queue_ends_meanwhile(
+    installation: Installation, ask: Ask, stream: bool
+) -> None:
+    """Its request can't be closed in the books, and starts nothing later."""
+    calls = len(installation.calls("five"))
+    for name in ("worker", "reaper"):
+        installation.end(name, signal.SIGTERM)
+    answer = ask("five", stream=stream)
+    wait_for(lambda: held(installation) > 0, "its admission")
+    with database_locked(installation):
+        assert answer.end().error["code"] == "stream_unavailable"
+        assert (answer.status, answer.ends) == (503, 1)
+    installation.start_worker()
+    installation.receipt(answer.generation_id)
+    assert len(installation.calls("five")) == calls
+
+
+def held(installation: Installation) -> int:
+    """Return the amount that open requests hold, in nanodollars."""
+    _, key = installation.get("/v1/key", installation.keys["live"])
+    return sum(budget["pending_nanodollars"] for budget in key["budgets"])
 
 
 def heartbeats_failed(installation: Installation) -> int:

@@ -251,6 +251,7 @@ def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(
         wait_for(lambda: ask("five").end().status == 503, "a refusal", pause_s=0.1)
         wait_for(lambda: all(len(answer.words) == 60 for answer in answers), "all but their ends")
         assert ask("five").end().status == 503
+        assert "WRONG    database      PostgreSQL is read-only" in installation.manage("doctor").stdout
     for answer in answers:
         assert (len(answer.end().words), answer.ends, answer.is_done) == (60, 1, True)
         assert installation.receipt(answer.generation_id)["outcome"] == "completed"

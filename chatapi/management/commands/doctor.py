@@ -54,6 +54,7 @@ class Command(BaseCommand):
 
 def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     yield from configuration.check_settings()
+    yield from stores.check_disk()
     has_database = True
     for check in (stores.check_database, stores.check_migrations):
         if has_database:

@@ -5,6 +5,7 @@ What happens to a silent stream depends on the state of its generation:
 1. It waits in the queue, or its worker lives: the client waits on.
 2. It is settled, but its terminal delta did not arrive: the log and the row have the end.
 3. Its time in the queue is over and it is still open: the end is `queue_timeout`, and `relay.py` voids it.
+   If the database takes no write, the end is `stream_unavailable`.
 4. Its worker has died: the end is `worker_lost`. The reaper closes the books later.
 
 A worker has died if the reaper has taken its generation over, or if its lease has run out and it has no

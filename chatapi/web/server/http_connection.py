@@ -26,6 +26,8 @@ from chatapi.web.server.websocket_connection import WebSocketConnection
 # A socket that is closed with unread bytes sends a reset, which can destroy the response before the client
 # has read it (RFC 9112 section 9.6).
 LINGER_SECONDS = 3.0
+# The first byte of a TLS client (RFC 8446 section 5.1).
+_TLS_HANDSHAKE = b"\x16"
 
 # Slots save 1.2 kB here, as in `http_request.py`.
 _SLOTS = (
@@ -134,6 +136,10 @@ class HTTPConnection(http.HTTPChannel):
         if not self._handlingRequest:
             if self._arriving_since is None:
                 self._arriving_since, self._received_bytes = self._active_at, 0
+                if data.startswith(_TLS_HANDSHAKE):
+                    # Its hello may lack the end of a line: without this, it waits until its time is over.
+                    self.refuse(refusals.NOT_HTTPS)
+                    return
             self._received_bytes += len(data)
             if refusal := self._count_arriving(len(data)):
                 self.refuse(refusal)

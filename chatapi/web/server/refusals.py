@@ -54,6 +54,7 @@ class Refusal:
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
+NOT_HTTPS = Refusal(HTTPStatus.BAD_REQUEST, "This port speaks HTTP, not HTTPS: begin the URL with http://.")
 # Routers differ in how they read `//v1`, and this server is no proxy for `http://somewhere/v1` (RFC 9112
 # section 3.2).
 NOT_A_PATH = Refusal(

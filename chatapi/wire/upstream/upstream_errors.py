@@ -172,11 +172,12 @@ _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
 
 class UpstreamError(Exception):
-    """The upstream refused, failed, or broke its protocol; `failure` is for our client."""
+    """The upstream refused, failed, or broke its protocol; `failure` is for clients, `cause` for the log."""
 
-    def __init__(self, failure: Failed) -> None:
+    def __init__(self, failure: Failed, cause: str = "") -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.cause = cause
 
 
 class Complaint(msgspec.Struct, frozen=True):

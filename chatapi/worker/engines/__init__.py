@@ -65,13 +65,14 @@ class EngineError(Exception):
     """The engine could not go on.
 
     `failure` is for the client, without an upstream's HTML, key or URL. If `is_retryable`, another deployment
-    may be tried as long as nothing was published.
+    may be tried as long as nothing was published. `cause` is for the log.
     """
 
-    def __init__(self, failure: Failed, *, is_retryable: bool = False) -> None:
+    def __init__(self, failure: Failed, *, is_retryable: bool = False, cause: str = "") -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.is_retryable = is_retryable
+        self.cause = cause
 
 
 class Engine(Protocol):

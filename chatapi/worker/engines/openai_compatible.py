@@ -7,6 +7,9 @@ be enforced and a disconnect stops the upstream, unless the deployment is to sen
 
 import asyncio
 import math
+import os
+import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -90,7 +93,7 @@ class OpenAICompatibleEngine:
             # The client knows only the budget from which an effort was derived.
             names = {"reasoning_effort": "thinking"} if call.request.is_effort_estimated else {}
             failure = renamed(error.failure, names)
-            raise EngineError(failure, is_retryable=not failure.is_request_fault) from None
+            raise EngineError(failure, is_retryable=not failure.is_request_fault, cause=error.cause) from None
         finally:
             if exchange is not None:
                 exchange.close()
@@ -399,4 +402,19 @@ def _raise_upstream_error(error: Exception) -> NoReturn:
         failure = upstream_errors.DISCONNECTED
     else:
         failure = upstream_errors.INVALID_RESPONSE
-    raise UpstreamError(failure) from None
+    raise UpstreamError(failure, _cause(error)) from None
+
+
+def _cause(error: Exception) -> str:
+    """Return why no connection was made, in the system's words, which have no URL; empty for other errors."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return getattr(error.certificate_error, "verify_message", "")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    reason = error.os_error
+    # Only the words of these two are not those of their number.
+    if isinstance(reason, ssl.SSLError | socket.gaierror):
+        return reason.strerror or ""
+    return os.strerror(reason.errno) if reason.errno else ""

@@ -226,13 +226,23 @@ def test_it_does_not_wait_for_a_body_that_dribbles(probe: Probe) -> None:
         b"GET / HTTP/1.1\r\nHost: probe\r\nno colon\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: probe\r\nBad Name: 1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: probe\r\nX-Nul: a\x00b\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
     ],
 )
 def test_it_refuses_what_is_not_well_formed(probe: Probe, request_bytes: bytes) -> None:
     response = probe.exchange(request_bytes)
     assert response.status == 400
     assert response.error["code"] == "invalid_request"
+
+
+def test_a_client_of_https_is_told_at_once(probe: Probe) -> None:
+    began = time.monotonic()
+    with probe.client() as client:
+        client.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        response = client.response()
+        assert client.is_hung_up()
+    assert (response.status, response.error["code"]) == (400, "invalid_request")
+    assert "http://" in response.error["message"]
+    assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -281,6 +291,16 @@ def test_a_client_that_sent_much_behind_a_running_request_is_seen_to_leave(probe
         for start in range(0, len(behind), len(behind) // pieces):
             client.send(behind[start : start + len(behind) // pieces])
     assert probe.ask(f"/report?watch={watch}")["end"] == "cancelled"
+
+
+def test_a_client_that_ends_its_own_direction_has_left(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/ticks?count=2&every=600&watch=half-closed")
+        assert client.head().status == 200
+        client.socket.shutdown(socket.SHUT_WR)
+        assert probe.ask("/report?watch=half-closed")["end"] == "cancelled"
+        client.file.read()
+        assert client.is_hung_up()
 
 
 def test_much_behind_a_running_request_ends_the_connection_after_its_answer(probe: Probe) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from chatapi.wire.upstream.upstream_errors import TIMED_OUT, UNREACHABLE
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
+from tests.certificates import make_certificate
 from tests.fake_upstream import Upstream
 from tests.wire.folding import collect
 
@@ -248,6 +251,7 @@ async def test_it_tells_an_upstream_that_is_not_there(engine: OpenAICompatibleEn
         True,
     )
     assert str(port) not in error.failure.message
+    assert error.cause == "Connection refused"
 
 
 @pytest.mark.parametrize("host", ["two..dots", "a" * 64 + ".example"])
@@ -263,6 +267,21 @@ async def test_it_tells_an_address_that_no_dns_has(engine: OpenAICompatibleEngin
 async def test_it_tells_an_upstream_without_tls(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     _, error = await failed(engine, call_of(upstream.url.replace("http:", "https:")))
     assert error.failure.code == "upstream_unreachable"
+    assert "WRONG_VERSION_NUMBER" in error.cause
+
+
+async def test_it_tells_an_upstream_whose_certificate_nobody_trusts(
+    engine: OpenAICompatibleEngine, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = make_certificate(tmp_path)
+    context.load_cert_chain(made, made.with_name("key"))
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        _, error = await failed(engine, call_of(f"https://127.0.0.1:{port}/v1"))
+    assert (error.failure.code, error.is_retryable) == ("upstream_unreachable", True)
+    assert "certificate" in error.cause
 
 
 @pytest.mark.parametrize(
