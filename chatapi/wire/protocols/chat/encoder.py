@@ -15,6 +15,7 @@ from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
+    ChatDelta,
     Failed,
     Finished,
     FinishReason,
@@ -24,7 +25,6 @@ from chatapi.wire.deltas import (
     Text,
     ToolCall,
     Usage,
-    Vector,
 )
 from chatapi.wire.protocols.chat.chat_objects import (
     LogprobObjects,
@@ -310,5 +310,4 @@ class ChatEncoder:
         }
 
 
-# Completions have no vectors.
-assert {*ChatEncoder.writers, Vector} == set(get_args(AnyDelta)), "a delta has no writer"
+assert {*ChatEncoder.writers} == set(get_args(ChatDelta)), "a delta has no writer"
