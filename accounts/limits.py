@@ -58,7 +58,7 @@ class Amounts(NamedTuple):
 
 
 assert {*Amounts._fields} == {*Counts} - {Counts.REQUESTS, Counts.RUNNING}, "each amount has its field"
-NOTHING_USED: Final = Amounts(tokens=0)
+NOTHING_USED: Final = Amounts(*[0] * len(Amounts._fields))
 """The amounts of a request that never ran."""
 
 

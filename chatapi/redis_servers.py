@@ -20,7 +20,7 @@ from chatapi.delta_stream import (
     StreamUnavailable,
 )
 from chatapi.redis_client import Command, DedicatedConnection, connect
-from chatapi.stream_transport import stream_of
+from chatapi.transports import stream_of
 
 
 class RedisServers:

@@ -29,10 +29,10 @@ from chatapi.api.organization_answers import (
 from chatapi.api.organization_query import (
     COMPLETIONS,
     COSTS,
-    EMBEDDINGS,
     UNSERVED,
     PageRequest,
     UsageRouteSpec,
+    usage_spec,
 )
 from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.models import ModelKind, ServedModel
@@ -61,35 +61,27 @@ def _but_other_models(query: BucketQuery) -> BucketQuery:
     return replace(query, but_models=_models_of(*others))
 
 
-def _completions(sums: Sums, page: PageRequest) -> CompletionsUsage:
-    return CompletionsUsage(
-        input_tokens=sums.prompt_tokens,
-        input_cached_tokens=sums.cached_tokens,
-        input_cache_write_tokens=sums.cache_write_tokens,
-        input_uncached_tokens=sums.prompt_tokens - sums.cached_tokens - sums.cache_write_tokens,
-        output_tokens=sums.completion_tokens,
-        num_model_requests=sums.requests,
-        project_id=_id(sums, "project_id"),
-        api_key_id=_id(sums, "api_key_id"),
-        model=sums.group.get("model"),
-        batch=False if "batch" in page.groups else None,
-    )
+def _usage(result: type[Struct], sums: Sums, page: PageRequest) -> Struct:
+    """Return the sums as a result of this type."""
+    values = {
+        "input_tokens": sums.prompt_tokens,
+        "input_cached_tokens": sums.cached_tokens,
+        "input_cache_write_tokens": sums.cache_write_tokens,
+        "input_uncached_tokens": sums.prompt_tokens - sums.cached_tokens - sums.cache_write_tokens,
+        "output_tokens": sums.completion_tokens,
+        "num_model_requests": sums.requests,
+        "project_id": _id(sums, "project_id"),
+        "api_key_id": _id(sums, "api_key_id"),
+        "model": sums.group.get("model"),
+        "batch": False if "batch" in page.groups else None,
+    }
+    return result(**{name: values[name] for name in result.__struct_fields__ if name in values})
 
 
 def _only_models_of(kind: ModelKind, query: BucketQuery) -> BucketQuery:
     known = _models_of(kind)
     wanted = [name for name in known if query.models is None or name in query.models]
     return replace(query, models=tuple(wanted))
-
-
-def _embeddings(sums: Sums, page: PageRequest) -> EmbeddingsUsage:
-    return EmbeddingsUsage(
-        input_tokens=sums.prompt_tokens,
-        num_model_requests=sums.requests,
-        project_id=_id(sums, "project_id"),
-        api_key_id=_id(sums, "api_key_id"),
-        model=sums.group.get("model"),
-    )
 
 
 def _costs(sums: Sums, page: PageRequest) -> Cost:
@@ -101,6 +93,18 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
         api_key_id=_id(sums, "api_key_id"),
         quantity=sums.prompt_tokens + sums.completion_tokens if by_line else None,
         quantity_unit="tokens" if by_line else None,
+    )
+
+
+def _usage_of(kind: ModelKind, result: type[Struct], name: str) -> Report:
+    """Return the report on models of this kind; `name` is a part of names in the reference."""
+    return Report(
+        f"listUsageOf{name}",
+        f"List the organization's usage of {kind.requests} by minute, hour or day",
+        usage_spec(result.__struct_fields__),
+        pages_of(list[result], name),  # type: ignore[valid-type]  # a variable
+        partial(_usage, result),
+        partial(_only_models_of, kind),
     )
 
 
@@ -116,7 +120,7 @@ def _unserved(operation_id: str, kind: str) -> Report:
     """Return an empty report, so that a client that adds up all usage routes of OpenAI's gets no 404."""
     return Report(
         operation_id, f"List the usage of {kind}, which the service does not have: buckets without results",
-        UNSERVED, _NO_RESULTS, _completions, lambda query: replace(query, models=()),
+        UNSERVED, _NO_RESULTS, partial(_usage, CompletionsUsage), lambda query: replace(query, models=()),
     )  # fmt: skip
 
 
@@ -124,13 +128,10 @@ def _unserved(operation_id: str, kind: str) -> Report:
 REPORTS: Final = {
     "usage/completions": Report(
         "listUsageOfCompletions", "List the organization's usage by minute, hour or day",
-        COMPLETIONS, pages_of(list[CompletionsUsage], "Usage"), _completions, _but_other_models,
+        COMPLETIONS, pages_of(list[CompletionsUsage], "Usage"), partial(_usage, CompletionsUsage),
+        _but_other_models,
     ),
-    "usage/embeddings": Report(
-        "listUsageOfEmbeddings", "List the organization's usage of embeddings by minute, hour or day",
-        EMBEDDINGS, pages_of(list[EmbeddingsUsage], "Embeddings"), _embeddings,
-        partial(_only_models_of, ModelKind.EMBEDDINGS),
-    ),
+    "usage/embeddings": _usage_of(ModelKind.EMBEDDINGS, EmbeddingsUsage, "Embeddings"),
     "usage/audio_speeches": _unserved("listUsageOfSpeech", "speech"),
     "usage/audio_transcriptions": _unserved("listUsageOfTranscriptions", "transcriptions"),
     "usage/code_interpreter_sessions": _unserved("listUsageOfCodeInterpreter", "code interpreter sessions"),

@@ -5,8 +5,8 @@ without the brackets.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from django.http import HttpRequest
@@ -52,12 +52,6 @@ COMPLETIONS = UsageRouteSpec(
     "models",
     frozenset({"user_ids", "batch"}),
 )
-EMBEDDINGS = UsageRouteSpec(
-    COMPLETIONS.widths,
-    {name: COMPLETIONS.groups[name] for name in ("project_id", "user_id", "api_key_id", "model", "end_user")},
-    "models",
-    frozenset({"user_ids"}),
-)
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
     {
@@ -81,6 +75,12 @@ UNSERVED = UsageRouteSpec(
     frozenset({"user_ids", "batch", "sizes", "sources", "context_levels", "vector_store_ids"}),
 )  # fmt: skip
 """The spec of OpenAI's usage routes for products that are not served: all their parameters, no results."""
+
+
+def usage_spec(fields: Collection[str]) -> UsageRouteSpec:
+    """Return the parameters of a route whose results have these fields, the dimensions among them."""
+    groups = {name: column for name, column in COMPLETIONS.groups.items() if name in fields}
+    return replace(COMPLETIONS, groups=groups, unrecorded=COMPLETIONS.unrecorded & {"user_ids", *groups})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Checks the settings of what is off by default: mail, sign-up, traces and payments."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from email.utils import parseaddr
 from importlib.util import find_spec
 from typing import Any
@@ -49,26 +49,23 @@ def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
 @checks.register(CHECK_TAG)
 def check_traces(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check OpenTelemetry's variables, whose wrong values its SDK would ignore, and that it is installed."""
-    if not settings.EXPORTS_TRACES:
-        return []
-    name, argument = settings.TRACES_SAMPLER, settings.TRACES_SAMPLER_ARG
-    is_ratio = name.endswith("traceidratio")
-    mistakes = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT must be an http:// or https:// URL.": not COLLECTOR.match(
-            settings.TRACES_ENDPOINT
-        ),
-        "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf.": settings.TRACES_PROTOCOL != "http/protobuf",
-        f"OTEL_TRACES_SAMPLER={name!r} must be one of {', '.join(SAMPLERS)}.": name not in SAMPLERS,
-        f"OTEL_TRACES_SAMPLER_ARG={argument!r} must be a number from 0 to 1.": is_ratio
-        and not RATIO.fullmatch(argument),
-        "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed.": not _has_opentelemetry(),
-    }
     hint = "docs/tracing.md shows how to set it up; without an endpoint there are no traces."
-    return [
-        checks.Error(mistake, hint=hint, id="chatapi.E017")
-        for mistake, is_made in mistakes.items()
-        if is_made
-    ]
+    found = _trace_mistakes() if settings.EXPORTS_TRACES else ()
+    return [checks.Error(each, hint=hint, id="chatapi.E017") for each in found]
+
+
+def _trace_mistakes() -> Iterator[str]:
+    name, argument = settings.TRACES_SAMPLER, settings.TRACES_SAMPLER_ARG
+    if not COLLECTOR.match(settings.TRACES_ENDPOINT):
+        yield "OTEL_EXPORTER_OTLP_ENDPOINT must be an http:// or https:// URL."
+    if settings.TRACES_PROTOCOL != "http/protobuf":
+        yield "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf."
+    if name not in SAMPLERS:
+        yield f"OTEL_TRACES_SAMPLER={name!r} must be one of {', '.join(SAMPLERS)}."
+    if name.endswith("traceidratio") and not RATIO.fullmatch(argument):
+        yield f"OTEL_TRACES_SAMPLER_ARG={argument!r} must be a number from 0 to 1."
+    if not _has_opentelemetry():
+        yield "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed."
 
 
 def _has_opentelemetry() -> bool:

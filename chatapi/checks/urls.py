@@ -12,7 +12,7 @@ from accounts import ip_addresses
 from accounts.redis_urls import REDIS_SCHEMES, is_redis, sentinel_urls, stream_urls, without_secrets
 from chatapi import identity
 from chatapi.checks import CHECK_TAG, wrong_values
-from chatapi.stream_transport import TRANSPORTS
+from chatapi.transports import TRANSPORTS
 from chatapi.wire.dialects import DIALECTS
 
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"

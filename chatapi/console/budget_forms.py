@@ -43,7 +43,7 @@ class AmountsForm(OwnChangesForm):
         return self.cleaned_data
 
 
-class OwnerForm(OwnChangesForm):
+class OwnerForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The owner of a new limit: a project, each of its end users, or the key that the URL names."""
 
     project = forms.ModelChoiceField(Project.objects.none(), empty_label=None)

@@ -48,7 +48,7 @@ class ExpiryField(forms.DateTimeField):
         check_year(value)
 
 
-class KeyForm(OwnChangesForm):
+class RightsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
@@ -93,7 +93,11 @@ class KeyForm(OwnChangesForm):
         ]
 
 
-class NewKeyForm(KeyForm):
+class KeyForm(OwnChangesForm, RightsForm):
+    """The form of an existing key."""
+
+
+class NewKeyForm(RightsForm):
     """A new key of one of the organization's projects, with its limits and its budget."""
 
     test_key = forms.BooleanField(
@@ -104,8 +108,8 @@ class NewKeyForm(KeyForm):
     budget = USDField(label="Budget in USD", widget=forms.TextInput, required=False)
     period = forms.ChoiceField(label="Budget is for", choices=list(EACH_PERIOD.items()), required=False)
 
-    class Meta(KeyForm.Meta):
-        fields = ["project", *KeyForm.Meta.fields]
+    class Meta(RightsForm.Meta):
+        fields = ["project", *RightsForm.Meta.fields]
 
     field_order = ["project", "name", "test_key"]
     limits = ("requests_per_minute", "tokens_per_minute")

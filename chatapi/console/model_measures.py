@@ -23,6 +23,7 @@ from usage.models.generations import ANY_ERROR
 from usage.pages.links import Pages
 from usage.pages.overview import bucket_of
 from usage.pages.overview_form import OverviewForm
+from usage.pages.row_links import rows_url
 from usage.pages.trends import Trend
 from usage.rollups import closed_days
 
@@ -90,11 +91,11 @@ def _figures(form: OverviewForm, offer: Offer, whole: Totals, speed: Speed) -> l
     failed, requests = whole.failed_requests, whole.requests
     rate = speed.tokens_per_second
     figures = [
-        Figure("Requests", count(requests), form.rows_url(), f"{requests:,} with live keys"),
+        Figure("Requests", count(requests), rows_url(form), f"{requests:,} with live keys"),
         Figure(
             "Failed",
             share(failed, requests),
-            form.rows_url(outcome=ANY_ERROR),
+            rows_url(form, outcome=ANY_ERROR),
             f"{failed:,} of {requests:,} requests",
         ),
     ]

@@ -20,6 +20,7 @@ from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Compared, Spender
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import refusals
+from usage.pages.row_links import errors_url, group_url, rows_query, rows_url
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
@@ -65,14 +66,14 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chips": chips,
         "usage_url": form.link("usage", form.query),
         "view_url": request.build_absolute_uri(),
-        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
+        "requests_file_url": console.url("requests_file", "csv", **rows_query(form) | {"organization": ""}),
     }
     return render(request, console, "overview.html", context)
 
 
 def _cards(form: OverviewForm, now: Totals, compared: Compared) -> list[Card]:
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
-    url, spent = form.rows_url(), now.amount_nanodollars
+    url, spent = rows_url(form), now.amount_nanodollars
     usage = [
         Card("Spend", money(spent), usd(spent), url, compared.change(lambda sums: sums.amount_nanodollars)),
         Card(
@@ -96,7 +97,7 @@ def _cards(form: OverviewForm, now: Totals, compared: Compared) -> list[Card]:
         "Error rate",
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
-        form.errors_url,
+        errors_url(form),
         compared.change(lambda sums: sums.error_rate),
         "bad",
     )
@@ -113,7 +114,7 @@ def _groups(form: OverviewForm, points: Sequence[Point], all_of: Totals) -> list
     return [
         Spender(
             form.label(form.group_by, label),
-            form.group_url(form.group_by, group_id) if group_id is not None else form.groups_url(),
+            group_url(form, form.group_by, group_id) if group_id is not None else form.groups_url(),
             totals,
             f"{max(100 * totals.amount_nanodollars / whole, 0):.2f}%",
         )

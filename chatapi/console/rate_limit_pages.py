@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from accounts import access
 from accounts.limits import Limit
 from accounts.models import APIKey, RateLimit
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, OwnChangesForm
 from accounts.rate_limits import RUNNING_LEASE_MS, RateLimits
 from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
@@ -35,7 +35,7 @@ PAGE = 50
 _TITLES = {name: number.title for name, number in RateLimit.NUMBERS.items()}
 
 
-class RateLimitForm(OwnerForm, ConstrainedForm):
+class RateLimitForm(OwnChangesForm, OwnerForm, ConstrainedForm):
     """The numbers of a limit of a project or key; its owner and model can't be changed later."""
 
     model = forms.ChoiceField(required=False, help_text="All models share one limit.")

@@ -28,6 +28,12 @@ from chatapi.console.tenancy import Console, page, render
 MAX_DOMAINS = 20
 # Nobody becomes an owner by an address alone.
 _GIVEN_ROLES = [(role.value, role.label) for role in Role if role != Role.OWNER]
+# Fields that say which client of which provider it is: for another one, people may have other ids.
+_OF_CLIENT = {"issuer", "client_id"}
+# Those that change what the provider is asked for, which it may refuse.
+_OF_QUESTION = {"extra_scopes"}
+# All others.
+_OF_ANSWER = {"secret", "groups_claim", "group_roles", "default_role", "is_required"}
 
 
 class ProviderForm(ConstrainedForm):
@@ -69,8 +75,6 @@ class ProviderForm(ConstrainedForm):
         lines = "\n".join(f"{group} = {role}" for group, role in row.group_roles.items())
         super().__init__(data, instance=row, initial={"group_roles": lines})
         self.request, self.is_new = request, row._state.adding
-        self.before = (row.issuer, row.client_id)
-        self.scopes_before = row.extra_scopes
         self.fields["secret"].required = self.is_new
         if not self.is_new:
             self.fields["secret"].help_text = "Empty: the one of this issuer that was entered before."
@@ -88,7 +92,7 @@ class ProviderForm(ConstrainedForm):
         issuer: str = self.cleaned_data["issuer"].strip()
         if not issuer.startswith("https://"):
             raise ValidationError("Enter a URL that begins with https://.")
-        if not self.is_new and issuer == self.before[0]:
+        if "issuer" not in self.changed_data:
             return issuer
         try:
             check_attempts(attempts.count_issuer, self.instance.pk, client_network(self.request))
@@ -107,23 +111,17 @@ class ProviderForm(ConstrainedForm):
         A new issuer needs its own secret: else the stored one would go to any server that an owner names.
         """
         data: dict[str, Any] = super().clean() or {}
-        is_other = not self.is_new and data.get("issuer", self.before[0]) != self.before[0]
+        is_other = not self.is_new and "issuer" in self.changed_data and "issuer" in data
         if is_other and not data.get("secret"):
             self.add_error("secret", "Enter the secret of the other issuer.")
-        is_unproven = self.instance.used_at is None or self.changes_client or self.changes_scopes
-        if data.get("is_required") and is_unproven:
+        if data.get("is_required") and (self.instance.used_at is None or self._must_be_proven):
             self.add_error("is_required", "First sign in through the provider, to see that it works.")
         return data
 
     @property
-    def changes_client(self) -> bool:
-        """Return whether the issuer or the client changes, for which people may have other ids."""
-        return self.before != (self.cleaned_data.get("issuer"), self.cleaned_data.get("client_id"))
-
-    @property
-    def changes_scopes(self) -> bool:
-        """Return whether the provider will be asked for other scopes, which it may refuse."""
-        return bool(self.scopes_before != self.cleaned_data.get("extra_scopes"))
+    def _must_be_proven(self) -> bool:
+        """Return whether a sign-in has to show again that the provider answers."""
+        return not (_OF_CLIENT | _OF_QUESTION).isdisjoint(self.changed_data)
 
     @transaction.atomic
     def save(self, commit: bool = True) -> Any:
@@ -133,11 +131,14 @@ class ProviderForm(ConstrainedForm):
         IdentityProvider.objects.select_for_update(no_key=True).filter(pk=row.pk).first()
         if self.cleaned_data["secret"]:
             row.enter_secret(self.cleaned_data["secret"])
-        if self.changes_client or self.changes_scopes:
+        if self._must_be_proven:
             row.used_at = None
-        if self.changes_client:
+        if not _OF_CLIENT.isdisjoint(self.changed_data):
             forget_accounts(row)
         return super().save(commit)
+
+
+assert sorted(ProviderForm.base_fields) == sorted([*_OF_CLIENT, *_OF_QUESTION, *_OF_ANSWER]), "a field is new"
 
 
 def forget_accounts(row: IdentityProvider) -> None:

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_safe
 
 from chatapi.console.tenancy import Console, page, render
 from usage.models import Statement
-from usage.pages.statement_pages import PAGE, PERMISSION, context_of, download, read_period
+from usage.pages.statement_parts import PAGE, PERMISSION, context_of, download, read_period
 from usage.statements.formats import FORMATS
 from usage.statements.month import Month
 from usage.statements.reading import open_months

@@ -25,6 +25,7 @@ from usage.pages import exports
 from usage.pages.all_groups import all_groups
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_form import OverviewForm, SumsPage
+from usage.pages.row_links import pair_of, rows_query, rows_url
 from usage.rollups import closed_days
 
 # Keeps the page below 150 kB when it has a chart of groups beside the others; a month has its days.
@@ -85,13 +86,13 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "groups": _groups(form, grouped, found),
         "newest_since": form.newest_since(),
         "errors": errors
-        and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
+        and [(code, times, rows_url(form, error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "are_speeds_searched": is_searched(form.filters),
         "searched": SEARCHED,
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
-        "requests_file_url": console.url("requests_file", "csv", **form.rows_query() | {"organization": ""}),
+        "requests_file_url": console.url("requests_file", "csv", **rows_query(form) | {"organization": ""}),
         "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
     return render(request, console, "usage.html", context)
@@ -144,7 +145,7 @@ def _narrowed_url(form: OverviewForm, group_id: str) -> str:
     if form.group_by != "metadata":
         narrowed = form.query | rest | {form.group_by: group_id}
         return form.link(form.page, narrowed) if group_id else ""
-    pair = form.pair_of(group_id)
+    pair = pair_of(form, group_id)
     return form.link(form.page, form.query | rest | {"metadata": pair}) if pair else ""
 
 

@@ -10,8 +10,8 @@ The methods of `DeltaStream`, by the process that calls them, are all that other
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
 
 This package does not depend on a transport. A transport is a class with these methods, which makes a
-`Presence` and raises `StreamUnavailable` and `StreamLost`, and a row of `chatapi/stream_transport.py`. The
-only one is `chatapi/redis_stream/`. Each generation is on one server (`servers.py`).
+`Presence` and raises `StreamUnavailable` and `StreamLost`, and a row of `chatapi/transports/__init__.py`. The
+only one is `chatapi/transports/redis_stream/`. Each generation is on one server (`servers.py`).
 
 A server keeps, for each generation, its job, its state and its **log**: the record, one entry per batch,
 named `<fence>-<first seq>`. It also has an **inbox** for each web process: the deltas of all its clients.

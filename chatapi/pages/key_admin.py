@@ -5,6 +5,7 @@ catalog's.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -13,7 +14,6 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,17 +22,15 @@ from unfold.decorators import action, display
 from unfold.views import ChangeList
 
 from accounts import access, keys
-from accounts.errors import KeyChanged
 from accounts.forwarding import client_ip
 from accounts.models import APIKey
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
-from chatapi.pages import key_snippets
-from chatapi.pages.key_forms import KEY_CHANGED, KeyForm, NewKeyForm, RotationForm
+from chatapi.pages import key_secrets
+from chatapi.pages.key_forms import KeyForm, NewKeyForm
 from chatapi.pages.key_panels import may_add, panels, with_maker
 from chatapi.pages.key_question import asked_first
-from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
 from usage.pages.columns import amount
@@ -264,7 +262,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        return self._secret_page(request, obj, obj.secret, is_new=True)
+        context = self.page_context(request, obj, "API key created") | may_add(obj, request.user)
+        return key_secrets.secret_page(request, obj, obj.secret, context)
 
     @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -273,35 +272,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         if row.revoked_at is not None:
             messages.error(request, _REVOKED)
             return redirect("admin:accounts_apikey_change", object_id)
-        # The form has the secret's public part: two people who rotate at once do not end each other's secret.
-        form = RotationForm(request.POST or None, initial={"public": row.public})
-        if not form.is_valid():
-            context = self.page_context(request, row, "Rotate an API key") | {
-                "form": form,
-                "has_previous": row.has_previous(timezone.now()),
-            }
-            return TemplateResponse(request, "chatapi/key_rotation.html", context)
-        row.public = form.cleaned_data["public"]
-        try:
-            secret = keys.rotate(row, form.previous_until)
-        except KeyChanged:
-            messages.error(request, KEY_CHANGED)
-            return redirect("admin:accounts_apikey_change", object_id)
-        return self._secret_page(request, row, secret, is_new=False)
-
-    def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
-        """Show the secret in this response; no message, session or cookie contains it."""
-        models = key_snippets.usable_models(row)
-        origin = base_url(request)
-        context = self.page_context(request, row, "API key created" if is_new else "API key rotated") | {
-            "secret": secret,
-            "snippets": key_snippets.snippets(row, secret, origin, models),
-            "has_model": bool(models),
-            **(may_add(row, request.user) if is_new else {}),
-        }
-        return TemplateResponse(
-            request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"}
-        )
+        return key_secrets.rotate(request, row, partial(self.page_context, request, row))
 
     def page_context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
         return {

@@ -37,7 +37,7 @@ KEY_CHANGED = (
 )
 
 
-class KeyForm(OwnChangesForm):
+class RightsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The name, rights, IP addresses, dialect and expiry of a key."""
 
     scopes = forms.MultipleChoiceField(
@@ -115,7 +115,11 @@ class KeyForm(OwnChangesForm):
         return role
 
 
-class NewKeyForm(KeyForm):
+class KeyForm(OwnChangesForm, RightsForm):
+    """The form of an existing key."""
+
+
+class NewKeyForm(RightsForm):
     """A new key, with its project and kind, which never change."""
 
     test_key = forms.BooleanField(
@@ -124,8 +128,8 @@ class NewKeyForm(KeyForm):
         help_text="Works with the sandbox engine only, and is free.",
     )
 
-    class Meta(KeyForm.Meta):
-        fields = ["project", *KeyForm.Meta.fields]
+    class Meta(RightsForm.Meta):
+        fields = ["project", *RightsForm.Meta.fields]
 
     def clean(self) -> dict[str, Any]:
         """Set whether it is a test key, before the secret is made: the prefix says so."""

@@ -20,14 +20,14 @@ from unfold.widgets import (
 )
 
 from accounts import access
-from accounts.pages.admin_mixins import ListAdmin
+from accounts.pages.admin_mixins import ListAdmin, OwnChangesForm
 from accounts.pages.admin_site import CONFLICT, admin_page
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.notifications import backlog, webhooks
 from chatapi.notifications.models import WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from chatapi.pages import webhook_parts
-from chatapi.pages.webhook_parts import EndpointForm, choices_of, log_page, state
+from chatapi.pages.webhook_parts import kinds_field, log_page, state, url_field
 from usage.models import OPERATORS_KINDS
 from usage.notifications import texts
 
@@ -35,18 +35,11 @@ from usage.notifications import texts
 PAGE = 10
 
 
-class ServiceEndpointForm(EndpointForm):
+class ServiceEndpointForm(OwnChangesForm):
     """The URL of an endpoint of the service, and the kinds of events that it gets."""
 
-    url = forms.CharField(
-        label="URL", widget=UnfoldAdminTextInputWidget, help_text=EndpointForm.base_fields["url"].help_text
-    )
-    kinds = forms.MultipleChoiceField(
-        choices=choices_of(OPERATORS_KINDS),
-        required=False,
-        widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text=EndpointForm.base_fields["kinds"].help_text,
-    )
+    url = url_field(UnfoldAdminTextInputWidget)
+    kinds = kinds_field(OPERATORS_KINDS, UnfoldAdminCheckboxSelectMultipleWidget)
     is_enabled = forms.BooleanField(
         label="Enabled",
         required=False,
@@ -55,7 +48,8 @@ class ServiceEndpointForm(EndpointForm):
         help_text="A disabled endpoint gets no events; those that wait are sent when it is enabled.",
     )
 
-    class Meta(EndpointForm.Meta):
+    class Meta:
+        model = WebhookEndpoint
         fields = ["url", "kinds", "is_enabled"]
 
     def clean(self) -> dict[str, Any]:

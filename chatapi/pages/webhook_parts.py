@@ -18,36 +18,39 @@ from usage.models import TENANTS_KINDS, EventKind
 from usage.pages.filters import newest_first
 
 
-def choices_of(kinds: Iterable[EventKind]) -> list[tuple[str, str]]:
-    """Return the kinds of events as a form offers them."""
-    return [(kind.value, f"{kind.label} ({kind.value})") for kind in kinds]
+def url_field(widget: Any) -> forms.CharField:
+    return forms.CharField(
+        label="URL",
+        widget=widget,
+        help_text="It gets a POST for each event. It must answer with a 2xx status within 15 seconds.",
+        validators=[_check_url],
+    )
+
+
+def _check_url(url: str) -> None:
+    """Raise `ValidationError` for a URL to which no message would be sent."""
+    if mistake := webhooks.url_mistake(url):
+        raise ValidationError(mistake)
+
+
+def kinds_field(kinds: Iterable[EventKind], widget: Any) -> forms.MultipleChoiceField:
+    return forms.MultipleChoiceField(
+        choices=[(kind.value, f"{kind.label} ({kind.value})") for kind in kinds],
+        required=False,
+        widget=widget,
+        help_text="Leave empty to send all kinds, and those of later releases.",
+    )
 
 
 class EndpointForm(OwnChangesForm):
     """The URL of an organization's endpoint, and the kinds of events that it gets."""
 
-    url = forms.CharField(
-        label="URL",
-        widget=forms.URLInput({"placeholder": "https://example.com/webhooks", "autocomplete": "off"}),
-        help_text="It gets a POST for each event. It must answer with a 2xx status within 15 seconds.",
-    )
-    kinds = forms.MultipleChoiceField(
-        choices=choices_of(TENANTS_KINDS),
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        help_text="Leave empty to send all kinds, and those of later releases.",
-    )
+    url = url_field(forms.URLInput({"placeholder": "https://example.com/webhooks", "autocomplete": "off"}))
+    kinds = kinds_field(TENANTS_KINDS, forms.CheckboxSelectMultiple)
 
     class Meta:
         model = WebhookEndpoint
         fields = ["url", "kinds"]
-
-    def clean_url(self) -> str:
-        """Raise `ValidationError` for a URL to which no message would be sent."""
-        url = str(self.cleaned_data["url"])
-        if mistake := webhooks.url_mistake(url):
-            raise ValidationError(mistake)
-        return url
 
 
 def state(row: Any) -> tuple[str, str]:

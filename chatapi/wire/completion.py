@@ -8,10 +8,11 @@ from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
-    Content,
+    ChatContent,
     Failed,
     Finished,
     FinishReason,
+    OtherContent,
     Reasoning,
     Refusal,
     ServiceTier,
@@ -20,7 +21,6 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
     Usage,
-    Vector,
 )
 
 
@@ -107,7 +107,7 @@ class Choice:
         self.finish_reason: FinishReason | None = None
         self.stop_sequence: str | None = None
 
-    def add(self, delta: Content) -> None:
+    def add(self, delta: ChatContent) -> None:
         match delta:
             case Text():
                 self._text.append(delta.text)
@@ -126,8 +126,6 @@ class Choice:
                 self.audio.add(delta)
             case Annotations():
                 self.annotations.extend(delta.annotations)
-            case Vector():
-                pass  # embeddings have a folder of their own
             case _:
                 assert_never(delta)
 
@@ -190,7 +188,7 @@ class Completion:
                 self.failure = delta
             case Finished():
                 self.choice(delta.index).finish(delta)
-            case _:
+            case _ if not isinstance(delta, OtherContent):
                 self.choice(delta.index).add(delta)
 
     def choice(self, index: int) -> Choice:

@@ -331,8 +331,14 @@ class Failed(Delta, tag=8, frozen=True):
         return self.status < 500 and self.status != 429
 
 
-Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
-AnyDelta = Started | Content | Finished | Usage | Failed
+ChatContent = Text | Reasoning | Refusal | ToolCall | Audio | Annotations
+OtherContent = Vector
+"""The content of answers that continue no prompt. Chats, text completions, Messages and Responses leave it
+out.
+"""
+Content = ChatContent | OtherContent
+ChatDelta = Started | ChatContent | Finished | Usage | Failed
+AnyDelta = ChatDelta | OtherContent
 # A stream has one of these, last.
 TERMINAL = (Usage, Failed)
 

@@ -291,7 +291,7 @@ Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | To
 
 
 def texts(message: Message) -> Iterator[str]:
-    """Yield the texts of the message that every deployment gets; `reasoning` yields the others."""
+    """Yield the texts of the message that every model reads; `optional_texts` yields the others."""
     if isinstance(message.content, str):
         yield message.content
     elif message.content:
@@ -303,14 +303,21 @@ def texts(message: Message) -> Iterator[str]:
         yield message.name
 
 
-def reasoning(message: Message) -> Iterator[str]:
-    """Yield the texts that most deployments do not get: earlier reasoning, and signatures of calls."""
+def optional_texts(message: Message) -> Iterator[str]:
+    """Yield the texts that most models do not read, or their deployments do not get: earlier reasoning, and
+    signatures; ids of tool calls, which some chat templates write.
+    """
+    if isinstance(message, ToolMessage):
+        yield message.tool_call_id
     if isinstance(message, AssistantMessage):
         yield from filter(None, (message.reasoning_content,))
         for thought in message.thoughts or ():
-            yield from filter(None, (thought.thinking, thought.data))
-        signed = (call.extra_content for call in message.tool_calls or () if call.extra_content)
-        yield from (msgspec.json.encode(each).decode() for each in signed)
+            # Anthropic shows a summary of its reasoning, charges the reasoning, and has it in the signature.
+            yield from filter(None, (thought.thinking, thought.signature, thought.data))
+        for call in message.tool_calls or ():
+            yield call.id
+            if call.extra_content:
+                yield msgspec.json.encode(call.extra_content).decode()
 
 
 def has_cache_mark(message: Message) -> bool:

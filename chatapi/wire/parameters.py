@@ -56,11 +56,12 @@ PromptCacheRetention = Literal["in_memory", "24h"]
 # OpenAI's are dropped, so a key or a URL in a client's body (`api_key`, `api_base`, `headers`) reaches no
 # queue and no upstream. Left out on purpose: parameters that run code or templates (`chat_template`,
 # `logits_processors`), or cost more than is reserved (`n_predict`, `use_beam_search`).
-ENGINE_PARAMETERS: Final = frozenset(
+TEMPLATE_PARAMETERS: Final = frozenset({"chat_template_kwargs", "documents"})
+"""The engine parameters that chat templates write into the prompt, so that holds count them."""
+ENGINE_PARAMETERS: Final = TEMPLATE_PARAMETERS | frozenset(
     """
     add_generation_prompt allowed_token_ids bad_words cache_control cache_prompt cache_salt
-    chat_template_kwargs
-    continue_final_message documents dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
+    continue_final_message dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
     dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf enable_thinking extra_content
     grammar guided_choice
     guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos

@@ -15,19 +15,17 @@ from chatapi.wire.messages import (
     Message,
     has_cache_mark,
     media,
-    reasoning,
+    optional_texts,
     texts,
 )
 
 # Tokens that a chat template adds to each message, and before the answer, as OpenAI counts them.
 _MESSAGE_TOKENS: Final = 4
 _ANSWER_TOKENS: Final = 3
-# The most added tokens that we have seen: for a message, for a request, for a text.
+# The most added tokens that we have seen: for a message or a tool call, for a request, for a text.
 _MESSAGE_TOKENS_BOUND: Final = 16
 _REQUEST_TOKENS_BOUND: Final = 64
 _TEXT_TOKENS_BOUND: Final = 16
-# Engine parameters that chat templates write into the prompt.
-_TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
 
 TokenId = Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
@@ -104,12 +102,15 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
         """Return the most tokens that a chat template adds, with those of the engine parameters that it reads
-        and of earlier reasoning, which some deployments get.
+        and of the texts that only some deployments get or read.
         """
-        written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
-        thought = ("\n\n".join(reasoning(message)).encode() for message in self.messages)
-        added = sum(map(len, chain(written, thought)))
-        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + added
+        read = parameters.TEMPLATE_PARAMETERS & extras.keys()
+        written = (msgspec.json.encode(extras[name]) for name in read)
+        optional = ("\n\n".join(optional_texts(message)).encode() for message in self.messages)
+        added = sum(map(len, chain(written, optional)))
+        answers = (message for message in self.messages if isinstance(message, AssistantMessage))
+        count = len(self.messages) + sum(len(message.tool_calls or ()) for message in answers)
+        return _MESSAGE_TOKENS_BOUND * count + _REQUEST_TOKENS_BOUND + added
 
     @property
     def has_media(self) -> bool:

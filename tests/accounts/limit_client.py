@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, MINUTE_MS, Amounts, Counts, Limit
+from accounts.limits import DAY_MS, MINUTE_MS, NOTHING_USED, Amounts, Counts, Limit
 from accounts.rate_limits import RateLimits, Reservation
 from tests.chatapi.worker.processes import Valkey
 
@@ -27,6 +27,11 @@ def running(most: int, *, scope: str = "key") -> Limit:
     return Limit(scope, 1, "", Counts.RUNNING, most)
 
 
+def of_tokens(number: int) -> Amounts:
+    """Return these tokens, and nothing else that is counted."""
+    return NOTHING_USED._replace(tokens=number)
+
+
 class LimitClient:
     """Takes from limits under a prefix that no other test has."""
 
@@ -37,12 +42,12 @@ class LimitClient:
     async def take(
         self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
     ) -> Reservation:
-        amounts = Amounts(tokens=tokens)
+        amounts = of_tokens(tokens)
         return await self.rate_limits.take(known, generation_id or uuid4(), model=model, amounts=amounts)
 
     async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
         """End a request that used this number of tokens; None: the number is not known."""
-        used = None if used_tokens is None else Amounts(tokens=used_tokens)
+        used = None if used_tokens is None else of_tokens(used_tokens)
         await self.rate_limits.release(reservation, used)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:

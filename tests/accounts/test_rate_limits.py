@@ -22,7 +22,7 @@ from accounts.rate_limits import Ask, Operation, RateLimits, Reservation, Run
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.wire.caps import MAX_CHOICES, MAX_OUTPUT_TOKENS
-from tests.accounts.limit_client import LEASE_MS, LimitClient, requests, running, tokens
+from tests.accounts.limit_client import LEASE_MS, LimitClient, of_tokens, requests, running, tokens
 from tests.chatapi.worker.processes import Valkey
 
 
@@ -239,8 +239,8 @@ async def test_a_full_redis_accepts_releases(client: LimitClient, redis: Redis, 
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     await redis.config_set("maxmemory", "1")
     try:
-        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", amounts=Amounts(tokens=1)))
-        await asyncio.gather(taking, shared.release(taken, Amounts(tokens=100)), return_exceptions=True)
+        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", amounts=of_tokens(1)))
+        await asyncio.gather(taking, shared.release(taken, of_tokens(100)), return_exceptions=True)
     finally:
         await redis.config_set("maxmemory", "0")
     assert await client.remaining(tokens(1_000)) >= 899
@@ -257,7 +257,7 @@ async def test_requests_release_unused_tokens_after_the_clock_of_redis_was_set_b
     client: LimitClient, redis: Redis
 ) -> None:
     limit = tokens(1_000)
-    await ahead(client, redis).take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
+    await ahead(client, redis).take([limit], uuid4(), model="small", amounts=of_tokens(1))
     await client.release(await client.take(limit, tokens=900), 0)
     assert await client.remaining(limit) >= 999
 
@@ -267,7 +267,7 @@ async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
 ) -> None:
     limit = Limit("key", 1, "", Counts.REQUESTS, 2, 400)
     for _ in range(2):
-        await ahead(client, redis).take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
+        await ahead(client, redis).take([limit], uuid4(), model="small", amounts=of_tokens(1))
     for key in await redis.keys(f"{client.prefix}*"):
         await redis.pexpire(key, 3_600_000)  # as it were, had the clock itself been ahead
     async with asyncio.timeout(5):
@@ -418,10 +418,10 @@ async def test_without_limits_nobody_is_asked() -> None:
     nowhere = connect("unix:///nowhere")
     rate_limits = RateLimits(nowhere, "test:", lease_ms=LEASE_MS)
     taken = await rate_limits.take(
-        [requests(1, model="large")], uuid4(), model="small", amounts=Amounts(tokens=10)
+        [requests(1, model="large")], uuid4(), model="small", amounts=of_tokens(10)
     )
     assert (taken.headers(), taken.statuses) == ([], ())
-    await rate_limits.release(taken, Amounts(tokens=5))
+    await rate_limits.release(taken, of_tokens(5))
     await rate_limits.renew([taken])
 
 

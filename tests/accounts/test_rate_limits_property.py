@@ -9,8 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
-from accounts.limits import Amounts, Counts, Limit
+from accounts.limits import Counts, Limit
 from accounts.rate_limits import RateLimits, Reservation
+from tests.accounts.limit_client import of_tokens
 
 MOST, WINDOW_MS = 1_000, 100
 LARGEST = 400
@@ -56,7 +57,7 @@ class Story:
         before_us = await self._now_us()
         try:
             taken = await self.rate_limits.take(
-                [self.limit], uuid4(), model="small", amounts=Amounts(tokens=tokens)
+                [self.limit], uuid4(), model="small", amounts=of_tokens(tokens)
             )
         except RateLimited:
             return
@@ -67,7 +68,7 @@ class Story:
         self.dice.shuffle(self.running)
         for _ in range(self.dice.randint(0, len(self.running))):
             taken, will_use = self.running.pop()
-            await self.rate_limits.release(taken, Amounts(tokens=will_use))
+            await self.rate_limits.release(taken, of_tokens(will_use))
 
     async def _now_us(self) -> int:
         seconds, us = await self.redis.time()

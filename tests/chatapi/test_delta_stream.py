@@ -34,8 +34,8 @@ from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import connect
 from chatapi.redis_servers import stream_servers
-from chatapi.redis_stream import RedisPresence, RedisStream
-from chatapi.redis_stream import stream as stream_module
+from chatapi.transports.redis_stream import RedisPresence, RedisStream
+from chatapi.transports.redis_stream import stream as stream_module
 from chatapi.web.following import follower as module
 from chatapi.web.following import log_feed
 from chatapi.web.following.follower import PART_FRAMES, Follower
@@ -915,7 +915,7 @@ async def test_the_inbox_says_when_valkey_stays_away(
 
 
 async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.redis_stream.stream.PAGE_ENTRIES", 8)
+    monkeypatch.setattr("chatapi.transports.redis_stream.stream.PAGE_ENTRIES", 8)
     generation_id = uuid4()
     assert await stream.last_seq(generation_id) == 0
     for seq in range(1, 41):

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from chatapi.delta_stream import Signs, StreamUnavailable
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisPresence
-from chatapi.redis_stream.presence import signs
+from chatapi.transports.redis_stream import RedisPresence
+from chatapi.transports.redis_stream.presence import signs
 from chatapi.worker.absences import PRESUMED_DEAD_S, Absences
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT, die_with_parent
@@ -23,7 +23,7 @@ NAME = "web"
 ALIVE, LATE, DEAD = Signs({NAME}, {NAME}), Signs(set(), {NAME}), Signs(set(), set())
 PROCESS = """
 import asyncio, sys
-from chatapi.redis_stream import RedisPresence
+from chatapi.transports.redis_stream import RedisPresence
 async def live():
     presence = RedisPresence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()

@@ -17,13 +17,14 @@ from redis.exceptions import RedisError
 from accounts import redis_time_limit
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, NOTHING_USED, Amounts, Counts, Limit
+from accounts.limits import DAY_MS, NOTHING_USED, Counts, Limit
 from accounts.rate_limits import RUNNING_LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates
 from chatapi.web.services import Services
+from tests.accounts.limit_client import of_tokens
 from tests.chatapi.worker.processes import Valkey
 from usage.books import reports
 from usage.pricing import Tokens
@@ -83,7 +84,7 @@ def caller(*limits: Limit) -> Caller:
 async def remaining(rates: Rates, *limits: Limit) -> int | None:
     """Return what is left of the first of them, None if there is no room."""
     try:
-        reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=0))
+        reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts=of_tokens(0))
     except RateLimited:
         return None
     await rates.release(reservation, NOTHING_USED)
@@ -93,10 +94,10 @@ async def remaining(rates: Rates, *limits: Limit) -> int | None:
 async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken, in_background)
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=10))
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(10))
     renewing = asyncio.create_task(rates.renew())
     with pytest.raises(RateLimited):
-        await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=10))
+        await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(10))
     with pytest.raises(ValueError, match="a row that"):
         await rates.release(reservation, None)
     async with asyncio.timeout(5):
@@ -113,7 +114,7 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
 
     rates = Rates(limits, ended, in_background)
     for _ in range(2):  # a second release changes nothing
-        reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=Amounts(tokens=800))
+        reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=of_tokens(800))
         await rates.release(reservation, None)
         await rates.release(reservation, NOTHING_USED)
     assert await remaining(rates, DAY, ONE) == 800
@@ -127,7 +128,7 @@ async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redi
 
     rates = Rates(limits, ended, in_background)
     of_models = {name: replace(DAY, model=name) for name in ("small", "large", "other")}
-    amounts = Amounts(tokens=800)
+    amounts = of_tokens(800)
     reservation = await rates.take(
         caller(DAY, *of_models.values()), uuid4(), model="small", amounts=amounts, fallbacks=["large"]
     )
@@ -140,9 +141,9 @@ async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redi
 async def test_a_release_while_redis_is_away_is_made_when_it_is_back(redis: Redis) -> None:
     away = Away(redis)
     rates, limits = Rates(away.limits, unknown, in_background), (DAY, ONE)
-    reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=800))
+    reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts=of_tokens(800))
     away.is_away = True
-    giving_back = asyncio.create_task(rates.release(reservation, Amounts(tokens=100)))
+    giving_back = asyncio.create_task(rates.release(reservation, of_tokens(100)))
     await away.refused.wait()
     away.is_away = False
     await giving_back
@@ -162,7 +163,7 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     with valkey.frozen(), monkeypatch.context() as patch:
         patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
         with pytest.raises(RedisError):
-            await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=Amounts(tokens=800))
+            await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=of_tokens(800))
     async with asyncio.timeout(10):
         while (left := await remaining(rates, DAY, ONE)) is None:
             await asyncio.sleep(0.01)
@@ -172,9 +173,7 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
 
 async def test_a_client_that_leaves_while_limits_are_taken_releases_all(redis: Redis) -> None:
     rates, limits = Rates(Away(redis).limits, unknown, in_background), (DAY, ONE)
-    taking = asyncio.create_task(
-        rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=800))
-    )
+    taking = asyncio.create_task(rates.take(caller(*limits), uuid4(), model="small", amounts=of_tokens(800)))
     await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -188,8 +187,8 @@ async def test_a_client_that_leaves_while_it_is_refused_leaves_nothing_taken(red
     unnoticed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unnoticed.append(context["message"]))
     rates = Rates(Away(redis).limits, unknown, in_background)
-    await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
-    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1)))
+    await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1))
+    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1)))
     await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -210,7 +209,7 @@ async def test_a_rollback_that_fails_is_logged(
     services, limits = Services(), Away(redis).limits
     monkeypatch.setattr(limits, "release", unreadable)
     rates = Rates(limits, unknown, services.in_background)
-    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1)))
+    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1)))
     await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -228,7 +227,7 @@ async def test_what_runs_has_its_lease_again_in_a_redis_that_has_lost_its_data(
     rates = Rates(
         RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS), unknown, in_background
     )
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1))
     await redis.delete(*reservation.leases)
     renewing = asyncio.create_task(rates.renew())
     async with asyncio.timeout(5):
@@ -242,7 +241,7 @@ async def test_what_runs_on_without_its_client_keeps_its_lease(
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=200), unknown, in_background)
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1))
     tasks = [asyncio.create_task(work) for work in (rates.renew(), rates.release(reservation, None))]
     await asyncio.sleep(0.5)
     await refused(rates, ONE)
@@ -256,7 +255,7 @@ BLINK = Limit("key", 2, "", Counts.REQUESTS, 1, 200)
 
 async def refused(rates: Rates, *limits: Limit) -> RateLimited:
     with pytest.raises(RateLimited) as caught:
-        await rates.take(caller(*limits), uuid4(), model="small", amounts=Amounts(tokens=1))
+        await rates.take(caller(*limits), uuid4(), model="small", amounts=of_tokens(1))
     return caught.value
 
 
@@ -266,7 +265,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     away = Away(redis)
     rates = Rates(away.limits, unknown, in_background)
     rates.check(caller(MINUTE))
-    await rates.take(caller(MINUTE), uuid4(), model="small", amounts=Amounts(tokens=1))
+    await rates.take(caller(MINUTE), uuid4(), model="small", amounts=of_tokens(1))
     rates.check(caller(MINUTE))  # nobody was refused
     shown = await refused(rates, MINUTE, DAY)
     away.is_away = True
@@ -283,16 +282,16 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
 
 async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown, in_background)
-    await rates.take(caller(BLINK), uuid4(), model="small", amounts=Amounts(tokens=1))
+    await rates.take(caller(BLINK), uuid4(), model="small", amounts=of_tokens(1))
     shown = await refused(rates, BLINK)
     await asyncio.sleep((shown.retry_after_ms or 0) / 1_000)
     rates.check(caller(BLINK))
-    await rates.take(caller(BLINK), uuid4(), model="small", amounts=Amounts(tokens=1))
+    await rates.take(caller(BLINK), uuid4(), model="small", amounts=of_tokens(1))
 
 
 async def test_limits_of_tokens_and_concurrency_are_not_remembered(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown, in_background)
-    await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
+    await rates.take(caller(ONE), uuid4(), model="small", amounts=of_tokens(1))
     await refused(rates, ONE)
     rates.check(caller(ONE))
     await rates.look(caller(ONE))

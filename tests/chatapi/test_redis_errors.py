@@ -23,7 +23,7 @@ from chatapi.redis_client import (
     connect_from_thread,
     url_errors,
 )
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from tests.chaos_proxy import Blackhole, ChaosProxy, DropReplyOnce
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import free_port

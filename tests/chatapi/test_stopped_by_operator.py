@@ -12,8 +12,8 @@ from openai import OpenAI, PermissionDeniedError
 
 from chatapi.delta_stream import Cancellation
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
 from chatapi.serving import embedded_valkey
+from chatapi.transports.redis_stream import RedisStream
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, wait_for
 

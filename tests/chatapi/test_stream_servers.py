@@ -20,7 +20,7 @@ from chatapi.delta_stream import (
 )
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.web.following.inboxes import Inboxes
 from tests.chatapi.worker.processes import Valkey
 

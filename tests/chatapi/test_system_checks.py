@@ -10,7 +10,7 @@ from pytest_django.fixtures import Settings
 
 import chatapi.settings
 from chatapi.checks import CHECK_TAG
-from chatapi.stream_transport import TRANSPORTS
+from chatapi.transports import TRANSPORTS
 
 
 def ids() -> list[str | None]:

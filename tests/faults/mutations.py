@@ -77,7 +77,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a holder with an old fence may publish",
-        "chatapi/redis_stream/scripts.py",
+        "chatapi/transports/redis_stream/scripts.py",
         "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
         "local key, name = prefix .. 'log:' .. id, '*'",
         (
@@ -251,7 +251,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the last entry stays in an inbox that was read",
-        "chatapi/redis_stream/presence.py",
+        "chatapi/transports/redis_stream/presence.py",
         "                pipe.xdel(self._inbox, read_up_to)\n",
         "",
         ("tests/chatapi/test_delta_stream.py::test_nothing_stays_in_an_inbox_that_has_been_read",),

@@ -13,8 +13,8 @@ import uvloop
 
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
 from chatapi.serving import embedded_valkey
+from chatapi.transports.redis_stream import RedisStream
 from tests.chaos_proxy import Blackhole, ChaosProxy, DropReplyOnce, Pass, Stall, Throttle
 from tests.fake_completion import WORDS
 from tests.faults.conftest import Ask

@@ -14,8 +14,8 @@ class OtherTransport(AppConfig):
     def ready(self) -> None:
         from chatapi.delta_stream import KeepAndEnqueue
         from chatapi.redis_client import connect
-        from chatapi.redis_stream import RedisStream
-        from chatapi.stream_transport import TRANSPORTS, RedisOf
+        from chatapi.transports import TRANSPORTS, RedisOf
+        from chatapi.transports.redis_stream import RedisStream
 
         class OtherStream(RedisStream):
             def keep_and_enqueue(self, broker_url: str) -> KeepAndEnqueue | None:

@@ -26,3 +26,8 @@ TAGS = {str(kind.__struct_config__.tag) for kind in (*KINDS, *get_args(tools.Too
 @pytest.mark.parametrize("name", [*PARAMETERS, *OPTIONS, *sorted(TAGS | items.BUILT_IN)])
 def test_the_document_names_each_parameter_item_and_tool(name: str) -> None:
     assert re.search(rf"`{re.escape(name)}[`.]", DOCUMENT)
+
+
+def test_the_document_lists_the_items_that_are_refused() -> None:
+    listed = DOCUMENT.partition("so the client has to decide. They are\n")[2].partition(".\n")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == items.BUILT_IN

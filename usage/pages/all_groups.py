@@ -7,6 +7,7 @@ from usage.insights import GroupList, Totals
 from usage.pages import overview_form
 from usage.pages.overview_cards import Spender
 from usage.pages.overview_form import OverviewForm
+from usage.pages.row_links import group_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def all_groups(form: OverviewForm, whole: Totals, listed: GroupList | None) -> A
     lines = [
         Spender(
             form.label(group, row.label),
-            form.group_url(group, row.group_id),
+            group_url(form, group, row.group_id),
             row.totals,
             f"{min(max(100 * row.totals.amount_nanodollars / spent, 0), 100):.2f}%",
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -31,6 +32,7 @@ from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import list_url, refusals
+from usage.pages.row_links import group_url, rows_url
 from usage.pages.tenant_scope import scoped_form
 from usage.rollups import closed_days
 
@@ -177,7 +179,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
     values = [sum(values[at : at + step]) for at in range(0, len(values), step)]
     if group_id is None:
         return Group(label, values, is_rest=True)
-    url = form.group_url(form.group_by, group_id)
+    url = group_url(form, form.group_by, group_id)
     if form.group_by == "outcome":
         return Group(label, values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
@@ -185,7 +187,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
 
 def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     """Return the names of a column, and the URL of its requests."""
-    return bucket_in(form.over, start, end, form.rows_url, is_of_requests=form.is_of_requests)
+    return bucket_in(form.over, start, end, partial(rows_url, form), is_of_requests=form.is_of_requests)
 
 
 def bucket_in(

@@ -9,6 +9,7 @@ from usage.insights import GroupBy, OverviewSums, Totals
 from usage.models import Kind
 from usage.pages.filters import words
 from usage.pages.overview_form import OverviewForm
+from usage.pages.row_links import entries_url, errors_url, group_url, rows_url
 
 # Lines of a table of top spenders; many if the chart has the same groups.
 _FEW, _MANY = 5, 20
@@ -64,10 +65,10 @@ class Spender:
 
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
-    url, now, compared = form.rows_url(), sums.now, Compared(sums.compared, sums.before)
+    url, now, compared = rows_url(form), sums.now, Compared(sums.compared, sums.before)
     has_little = form.filters.has_days_of_end_user
     over = money(sums.overage.nanodollars)
-    beyond = Line("Over the reserved amount", over, form.entries_url(Kind.OVERAGE), not sums.overage.count)
+    beyond = Line("Over the reserved amount", over, entries_url(form, Kind.OVERAGE), not sums.overage.count)
     spend = Card(
         "Spend",
         money(now.amount_nanodollars),
@@ -120,7 +121,7 @@ def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
 def spenders(form: OverviewForm, sums: OverviewSums, group: GroupBy) -> list[Spender]:
     """Return the groups that spent most, and what the others spent together."""
     all_of, rows = sums.now, sums.tops[group][: _MANY if group == form.group_by else _FEW]
-    lines = [(form.label(group, row.label), form.group_url(group, row.group_id), row.totals) for row in rows]
+    lines = [(form.label(group, row.label), group_url(form, group, row.group_id), row.totals) for row in rows]
     rest = all_of - sum((row.totals for row in rows), Totals())
     # Days of end users are full UTC days: they may have more than a part of a day that is compared.
     if group != "error" and rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
@@ -136,7 +137,7 @@ def _errors(form: OverviewForm, sums: OverviewSums, compared: Compared) -> Card:
     """Return the share of failed requests, with a line for each outcome."""
     now = sums.now
     lines = [
-        Line(words(outcome), count(of_outcome.requests), form.rows_url(outcome=outcome))
+        Line(words(outcome), count(of_outcome.requests), rows_url(form, outcome=outcome))
         for outcome, of_outcome in insights.by_amount(sums.outcomes)
         if outcome in insights.FAILED
     ]
@@ -144,7 +145,7 @@ def _errors(form: OverviewForm, sums: OverviewSums, compared: Compared) -> Card:
         "Error rate",
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
-        form.errors_url,
+        errors_url(form),
         compared.change(lambda sums: sums.error_rate),
         "bad",
         lines,
@@ -153,7 +154,7 @@ def _errors(form: OverviewForm, sums: OverviewSums, compared: Compared) -> Card:
 
 def _speed(form: OverviewForm, sums: OverviewSums) -> Card:
     now, compared, before = sums.first_token, sums.first_token_compared, sums.first_token_before
-    title, url = "First token, p50", form.rows_url()
+    title, url = "First token, p50", rows_url(form)
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)
     p50_change = p95_change = None

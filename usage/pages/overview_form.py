@@ -16,14 +16,11 @@ from accounts.models import Project
 from accounts.natural_order import NaturalOrder
 from usage import insights
 from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, request_sums
-from usage.models import Kind, Outcome
-from usage.models.generations import ANY_ERROR
-from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
-from usage.pages.links import ADMIN, Choice, Pages, admin_time
+from usage.models import Outcome
+from usage.pages.filters import NO_HELP, Chip, UsageFilterForm, choice_field, words
+from usage.pages.links import ADMIN, Choice, Pages
 from usage.pages.measures import MEASURES, Measure
 
-# The parameters of the list of ledger entries for those of our filters that it has.
-_ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
 # Keys of metadata that are offered; a URL may name any.
 _MAX_KEYS = 12
 # Pages of the list of all groups.
@@ -58,12 +55,6 @@ class SumsPage:
 OVERVIEW = SumsPage()
 # What the rollup of end users does not have.
 _NOT_BY_END_USER = ("key", "key_kind", "outcome", "error", "metadata")
-# The filters that the list of requests has, too.
-_FILTERS = (
-    "organization", "project", "key", "key_kind", "model", "outcome", "error", "metadata", "end_user",
-)  # fmt: skip
-# Groups whose sums are those of single requests, by the second.
-_OF_SINGLE_REQUESTS = {"error", "metadata", "end_user"}
 
 
 class OverviewForm(UsageFilterForm):
@@ -360,49 +351,3 @@ class OverviewForm(UsageFilterForm):
     def groups_url(self, number: int = 1) -> str:
         """Return the URL of this page with a page of the list of all groups."""
         return self.link(self.page, self.query | {"groups": number}) + "#all-groups"
-
-    def rows_url(self, **narrowed: object) -> str:
-        """Return the URL of the requests behind a number: those that were settled in the range."""
-        return self.link("requests", self.rows_query(**narrowed))
-
-    def rows_query(self, **narrowed: object) -> dict[str, object]:
-        """Return the parameters of that list, and of its file."""
-        own = self.parameters(*TIME) | self.parameters(*_FILTERS)
-        # The reader's own times may be within a day that counts as a whole, or within an hour.
-        counted = self.over.counted
-        is_exact = self.is_of_requests or narrowed.keys() & _OF_SINGLE_REQUESTS
-        if counted and (self.has_days_of_end_users or (counted != self.over and not is_exact)):
-            own |= {"days": "", "start": counted.start.isoformat(), "end": counted.end.isoformat()}
-        return {**own, **narrowed, "time": "settled"}
-
-    def group_url(self, group: GroupBy, group_id: str) -> str:
-        """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""
-        if group != "metadata":
-            return self.rows_url(**{group: group_id}) if group_id else ""
-        pair = self.pair_of(group_id)
-        return self.rows_url(metadata=pair) if pair else ""
-
-    def pair_of(self, group_id: str) -> str:
-        """Return the filter of a group of metadata; empty if there is none: of requests without the key,
-        beside the filter of another key, and of a key that the filter's first "=" would cut.
-        """
-        key, narrowed = self.shown_key, self.filters.metadata
-        is_possible = group_id and "=" not in key and (narrowed is None or narrowed[0] == key)
-        return f"{key}={group_id}" if is_possible else ""
-
-    @property
-    def errors_url(self) -> str:
-        """Return the URL of the requests that failed: in any way, or with the outcome that is asked for."""
-        return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
-
-    def entries_url(self, kind: Kind) -> str:
-        """Return the URL of the ledger entries of that kind behind a number.
-
-        Their list can't be narrowed to a project or keys: then it is the URL of the requests.
-        """
-        if self.parameters("project", "key", "key_kind"):
-            return self.rows_url()
-        narrowed = {_ENTRY_FILTERS[name]: value for name, value in self.parameters(*_ENTRY_FILTERS).items()}
-        start, end = admin_time(self.over.start), admin_time(self.over.end)
-        times = {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end}
-        return self.link("usage_ledgerentry_changelist", {**times, **narrowed})

@@ -2,30 +2,28 @@
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, cast
+from typing import Any
 
 from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import ValidationError
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.audit import recorder
 from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
 from usage.models import Kind, Statement
 from usage.pages.filters import first_mistake, is_id, text_field
 from usage.pages.links import admin_time, page_url
 from usage.pages.organization_filter import OrganizationFilterForm
-from usage.statements import reading, sections
-from usage.statements.formats import FORMATS, file_of
+from usage.pages.statement_parts import PAGE, PERMISSION, context_of, download, read_period
+from usage.statements import reading
+from usage.statements.formats import FORMATS
 from usage.statements.month import Month
 from usage.statements.reading import Reading
 
-PERMISSION = "usage.view_statement"
-PAGE = 50
 # Organizations whose current month the list links to; others are found by the filter.
 MAX_PREVIEWS = 20
 
@@ -105,53 +103,6 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
 def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
     """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
     return download(request, _read(request, organization_id, period), file_format)
-
-
-# ---- for the admin and the console
-
-
-def read_period(organization: Organization, period: str) -> Reading:
-    """Return the organization's statement or preview of a month such as "2026-10"; raises `Http404`."""
-    month = Month.parse(period)
-    rows = access.belonging_to(organization.pk, Statement.objects.all())
-    found = month and reading.read(rows, organization, month)
-    if found is None:
-        raise Http404("There is no such statement.")
-    return found
-
-
-def context_of(found: Reading, file_urls: dict[str, str]) -> dict[str, Any]:
-    """Return what `usage/statement_body.html` shows, with the URLs of the files by format."""
-    made = found.document
-    head = sections.head(made)
-    return {
-        "title": head.title,
-        "statement": made,
-        "head": head,
-        "row": found.row,
-        "is_sealed": found.row is not None and found.row.pk <= reading.last_sealed_id(),
-        "summary": sections.summary(made),
-        "sections": sections.sections(made),
-        "files": [(name.upper(), url) for name, url in file_urls.items()],
-    }
-
-
-def download(
-    request: HttpRequest, found: Reading, file_format: str, owner: Organization | None = None
-) -> HttpResponse:
-    """Send a statement as a file, and record in the audit log, the owner's if one is given, who exported it.
-
-    Raises `Http404`.
-    """
-    if file_format not in FORMATS:
-        raise Http404(f"There are {', '.join(FORMATS)}.")
-    file = file_of(found, file_format)
-    recorder.record("exported", owner or cast(Model, request.user), {"file": [None, file.name]})
-    headers = {"content-disposition": f'attachment; filename="{file.name}"', "cache-control": "no-store"}
-    return HttpResponse(file.content, content_type=file.content_type, headers=headers)
-
-
-# ---- for the admin alone
 
 
 def _read(request: HttpRequest, organization_id: int, period: str) -> Reading:

@@ -1,7 +1,7 @@
 """The HTTP APIs of upstreams: the requests that each takes, and the parser of its streams."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chatapi.wire import sse
@@ -34,6 +34,8 @@ class UpstreamAPI:
     headers: Callable[[str], dict[str, str]]
     """Returns the headers with the upstream's key."""
     parser: Callable[[], Parser]
+    list_parameters: Mapping[str, str] = field(default_factory=dict)
+    """The parameters of `GET /models` with which its list is whole."""
 
     def kind(self, request: GenerationRequest) -> UpstreamKind:
         """Return the kind of the request. Raises `UpstreamError` if the API does not have it."""
@@ -52,4 +54,6 @@ ANTHROPIC = UpstreamAPI(
     kinds={Messages: UPSTREAM_KINDS[Messages]._replace(path="/messages", body=messages_body)},
     headers=lambda key: VERSION | ({"x-api-key": key} if key else {}),
     parser=MessagesParser,
+    # It lists 20 models unless a request wants more; this is the most.
+    list_parameters={"limit": "1000"},
 )

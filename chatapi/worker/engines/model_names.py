@@ -12,8 +12,6 @@ from chatapi.wire.upstream.http_api import UpstreamAPI
 TIMEOUT_S = 10.0
 MAX_BYTES = 4 << 20
 MAX_NAMES = 1_000
-# Anthropic lists 20 models unless a request wants more; this is the most.
-_ANTHROPICS_PAGE = {"limit": "1000"}
 
 
 class NotListedError(Exception):
@@ -55,9 +53,11 @@ async def model_names(api: UpstreamAPI, base_url: str, key: str, max_chars: int)
 
 
 async def _read(session: aiohttp.ClientSession, api: UpstreamAPI, base_url: str, key: str) -> bytes:
-    parameters = _ANTHROPICS_PAGE if "anthropic-version" in api.headers("") else {}
     async with session.get(
-        f"{base_url.rstrip('/')}/models", params=parameters, headers=api.headers(key), allow_redirects=False
+        f"{base_url.rstrip('/')}/models",
+        params=api.list_parameters,
+        headers=api.headers(key),
+        allow_redirects=False,
     ) as response:
         if response.status != 200:
             raise NotListedError(_refusal(response.status, has_key=bool(key)))

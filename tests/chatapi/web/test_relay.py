@@ -14,7 +14,7 @@ from chatapi import identity
 from chatapi.delta_stream import Entry, Job, KeptRequest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.web import relay as module
 from chatapi.web.following import silence
 from chatapi.web.following.inbox import Inbox

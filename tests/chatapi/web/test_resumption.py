@@ -13,7 +13,7 @@ from chatapi import errors, identity
 from chatapi.delta_stream import Entry, Frame, Job, KeptRequest, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.web import relay, resumption
 from chatapi.web.failures import send_failure
 from chatapi.web.following import silence

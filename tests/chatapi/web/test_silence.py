@@ -10,7 +10,7 @@ import pytest
 
 from chatapi import identity
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.web.following import silence
 from chatapi.web.following.silence import MISSING_S, MISSING_UNREAD_S, Finding, MissingWorkers, Silence, Watch
 from tests.cast import Person, admit, run

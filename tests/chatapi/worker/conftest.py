@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
 from tests.chatapi.worker.processes import Valkey

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from accounts.limits import DAY_MS
 from chatapi.delta_stream import RUN_TTL_MS, Entry, Job, KeptRequest
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
 from chatapi.worker.reaper.garbage_collection import collect_garbage, delete_settled

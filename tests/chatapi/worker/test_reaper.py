@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from chatapi.delta_stream import MAX_SEQ, Entry, Job, KeptRequest, StreamServers
 from chatapi.redis_client import connect
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Text, Usage
 from chatapi.wire.protocols.text_completions.request import parse as parse_text

@@ -10,9 +10,9 @@ from accounts.models import Project
 from chatapi import response_store
 from chatapi.delta_stream import Entry, Job, KeptRequest
 from chatapi.models import StoredResponse
-from chatapi.redis_stream import RedisStream
-from chatapi.redis_stream import stream as stream_module
 from chatapi.response_store import Content
+from chatapi.transports.redis_stream import RedisStream
+from chatapi.transports.redis_stream import stream as stream_module
 from chatapi.wire import deltas
 from chatapi.wire.deltas import Finished, Text, Usage
 from chatapi.worker.reaper import response_storage

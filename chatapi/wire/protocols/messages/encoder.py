@@ -17,13 +17,13 @@ from chatapi.wire.deltas import (
     Audio,
     Failed,
     Finished,
+    OtherContent,
     Reasoning,
     Refusal,
     Started,
     Text,
     ToolCall,
     Usage,
-    Vector,
 )
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.envelope import END_LOST
@@ -31,7 +31,7 @@ from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
 # Deltas that Anthropic's documents have no place for, neither in a stream nor in a message.
-UnwrittenDelta = Audio | Annotations | Vector
+UnwrittenDelta = Audio | Annotations | OtherContent
 to_json = msgspec.json.Encoder().encode
 
 

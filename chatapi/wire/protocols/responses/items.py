@@ -186,12 +186,12 @@ Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
 IgnoredItem = WebSearchCall
 Item = WholeItem | ItemReference | AdditionalTools | IgnoredItem
+_READ: Final = {item.__struct_config__.tag for item in get_args(Item)}
+assert BUILT_IN.isdisjoint(_READ), f"read and refused: {BUILT_IN & _READ}"
 # By the item's type.
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
 }
-_READ: Final = {item.__struct_config__.tag for item in get_args(Item)}
-assert BUILT_IN.isdisjoint(_READ), "an item that is read is refused, too"
 Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
 
 

@@ -14,9 +14,10 @@ from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
-    Content,
+    ChatContent,
     Failed,
     Finished,
+    OtherContent,
     Reasoning,
     Refusal,
     Started,
@@ -24,7 +25,6 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
     Usage,
-    Vector,
 )
 from chatapi.wire.protocols.envelope import END_LOST, renamed
 from chatapi.wire.protocols.protocol import Answer
@@ -83,7 +83,7 @@ _PARTS: Final[dict[type[AnyDelta], tuple[PartKind, ...]]] = {
     Reasoning: ("reasoning_text", "summary_text"),
 }
 _CONTENT: Final = (ToolCall, *_PARTS)
-assert {*_CONTENT, Audio, Vector} == set(get_args(Content)), "content is of a part, or in no response"
+assert {*_CONTENT, Audio} == set(get_args(ChatContent)), "content is of a part, or in no response"
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 _to_json = msgspec.json.Encoder().encode
@@ -127,6 +127,8 @@ class Response:
                 yield f"response.{event}", self._snapshot()
             case Failed():
                 yield from self.fail(delta, is_end=True)
+            case _ if isinstance(delta, OtherContent):
+                pass
             case _ if self._must_wait(delta):
                 self._held.add(delta)
             case _:
@@ -232,7 +234,7 @@ class Response:
 
     # ---- content
 
-    def _must_wait(self, delta: Content) -> bool:
+    def _must_wait(self, delta: ChatContent) -> bool:
         """Return whether the delta would begin another part while a call is incomplete, or one too many."""
         if not isinstance(delta, _CONTENT) or self._continues(delta):
             return False
@@ -240,12 +242,12 @@ class Response:
             return True
         return isinstance(self._open, OutputCall) and not self._open.is_whole
 
-    def _continues(self, delta: Content) -> bool:
+    def _continues(self, delta: ChatContent) -> bool:
         if isinstance(self._open, OutputCall):
             return isinstance(delta, ToolCall) and delta.call_index == self._open.call_index
         return isinstance(self._open, Spoken) and self._open.part.kind in _PARTS.get(type(delta), ())
 
-    def _content(self, delta: Content) -> Iterator[Event]:
+    def _content(self, delta: ChatContent) -> Iterator[Event]:
         match delta:
             case Text(logprobs=logprobs):
                 yield from self._say("message", "output_text", delta.text, logprobs)
@@ -260,7 +262,7 @@ class Response:
                 yield from self._call(delta)
             case Annotations():
                 yield from self._annotate(delta)
-            case Audio() | Vector():
+            case Audio():
                 pass  # no request of this protocol can ask for them
             case _:
                 assert_never(delta)
@@ -367,16 +369,16 @@ class _Held:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[type[Content], int], list[Any]] = {}
+        self._groups: dict[tuple[type[ChatContent], int], list[Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, delta: Content) -> None:
+    def add(self, delta: ChatContent) -> None:
         group = type(delta), delta.call_index if isinstance(delta, ToolCall) else 0
         self._groups.setdefault(group, []).append(delta)
 
-    def take(self) -> list[Content]:
+    def take(self) -> list[ChatContent]:
         """Return the deltas, joined by group, and forget them."""
         groups, self._groups = self._groups, {}
         return [delta for first, *following in groups.values() for delta in first.joined(following)]

@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 
 from chatapi.delta_stream import Signs, StreamUnavailable
 from chatapi.redis_client import connect_from_thread
-from chatapi.redis_stream.errors import in_time, redis_errors
+from chatapi.transports.redis_stream.errors import in_time, redis_errors
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from chatapi.delta_stream import (
 )
 from chatapi.delta_stream.entries import batches_of, deltas_behind, frames_of, last_seq_of, place_of
 from chatapi.redis_client import Command, DedicatedConnection
-from chatapi.redis_stream import scripts
-from chatapi.redis_stream.errors import in_time, redis_errors
-from chatapi.redis_stream.presence import RedisPresence, signs
+from chatapi.transports.redis_stream import scripts
+from chatapi.transports.redis_stream.errors import in_time, redis_errors
+from chatapi.transports.redis_stream.presence import RedisPresence, signs
 
 log = logging.getLogger(__name__)
 

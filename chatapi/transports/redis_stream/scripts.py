@@ -3,7 +3,7 @@
 import hashlib
 
 from chatapi.delta_stream import RUN_TTL_MS
-from chatapi.redis_stream.presence import INBOX_TTL_MS
+from chatapi.transports.redis_stream.presence import INBOX_TTL_MS
 
 # Writes each frame (`Entry.frame`) as an entry of its generation's log, and the frames that the logs accept
 # as one entry of the inbox. Returns the ids of the generations whose log has a newer fence.

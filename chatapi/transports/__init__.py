@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from accounts.redis_urls import REDIS_SCHEMES, SENTINEL_SCHEMES
 from chatapi.delta_stream import DeltaStream
-from chatapi.redis_stream import RedisStream
+from chatapi.transports.redis_stream import RedisStream
 
 RedisOf = Callable[[str], Redis]
 """Returns the process's client of the Redis with this URL, which may serve other purposes, too."""

@@ -21,7 +21,7 @@ The fence: Redis refuses a log entry whose name is not above the last one, and t
 keeps the entry out of the inbox.
 """
 
-from chatapi.redis_stream.presence import RedisPresence
-from chatapi.redis_stream.stream import RedisStream
+from chatapi.transports.redis_stream.presence import RedisPresence
+from chatapi.transports.redis_stream.stream import RedisStream
 
 __all__ = ["RedisPresence", "RedisStream"]
