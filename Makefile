@@ -68,8 +68,8 @@ lint: .venv/.dev ## style, and deploy/kubernetes against its schemas
 types: .venv/.dev ## types
 	@.venv/bin/mypy .
 
-by-hand: ## follow docs/ on a bare Debian: set-up by hand, upgrade, restore (needs root; PREVIOUS=COMMIT)
-	@.ci/by_hand
+by-hand: ## follow docs/ on a bare Debian (needs root): upgrade, restore; ROUTE=services, ROUTE=machines
+	@.ci/by_hand/run $(ROUTE)
 
 contracts: .venv/.dev ## which package may import which
 	@.venv/bin/lint-imports

@@ -1,4 +1,4 @@
-# Functions that make a bare Debian 12 in a folder, for .ci/bare_debian and .ci/by_hand. They need root.
+# Functions that make a bare Debian 12 in a folder, for .ci/bare_debian and .ci/by_hand/run. They need root.
 
 # The variables by which this machine reaches its package indexes; the machine in the folder gets them, too.
 settings='^(PIP|UV|NPM_CONFIG|NODE_EXTRA|SSL_CERT)_|^(https?|no|all)_proxy='
