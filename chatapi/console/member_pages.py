@@ -114,9 +114,7 @@ class InviteForm(PlaceForm):
             raise ValidationError({"email": message})
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
-        person = memberships.person_named(self.console.person, data["name"], data["email"])
-        if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
-            raise ValidationError({"name": f"{person} is already a member of {organization}."})
+        person = memberships.person_named(self.console.person, organization, data["name"], data["email"])
         data["member"] = Member(organization=organization, user=person, role=data["role"])
         return data
 
@@ -173,7 +171,7 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
-    messages.success(request, f"{member.user} is now {member.role} of {memberships.sees(member)}.")
+    messages.success(request, f"{member.name} is now {member.role} of {memberships.sees(member)}.")
     return redirect(console.url("members"))
 
 
@@ -195,10 +193,10 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
             note = _KEYS_STILL_WORK if is_narrower and member.user != console.person else ""
             sees = memberships.sees(member)
             messages.success(
-                request, f"{member.user} is now {member.role} of {sees}. This holds at once.{note}"
+                request, f"{member.name} is now {member.role} of {sees}. This holds at once.{note}"
             )
             return redirect(console.url("members") if member.user != console.person else "console:home")
-    context = {"title": f"Role and projects of {member.user}", "form": form}
+    context = {"title": f"Role and projects of {member.name}", "form": form}
     return render(request, console, "member_place.html", context, 400 if form.errors else 200)
 
 
@@ -240,7 +238,7 @@ def new_password(request: HttpRequest, console: Console, member_id: int) -> Http
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
     context = {
-        "title": f"New password of {member.user}",
+        "title": f"New password of {member.name}",
         "member": member,
         "link": invitations.reset_link(request, member.user),
         "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
@@ -256,7 +254,7 @@ def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     if not invitations.may_send(console.person, member.user):
         return _without_link(request, console, member)
     context = {
-        "title": f"Invitation of {member.user}",
+        "title": f"Invitation of {member.name}",
         "member": member,
         "sees": memberships.sees(member),
         "link": invitations.link(request, member.user),
@@ -277,7 +275,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
     except ValidationError as error:
         messages.error(request, error.messages[0])
     else:
-        messages.success(request, f"{member.user} is now {role}.")
+        messages.success(request, f"{member.name} is now {role}.")
     return redirect(console.url("members"))
 
 
@@ -286,7 +284,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Remove a member. An invitation that was not accepted is withdrawn, and its user name is free again."""
     member = _changeable(console, member_id)
-    result, note = f"{member.user} is no longer a member of {console.organization}.", ""
+    result, note = f"{member.name} is no longer a member of {console.organization}.", ""
     try:
         if memberships.is_invited(member.user):
             if member.is_limited and memberships.may_come_back(member):
@@ -294,7 +292,7 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
             memberships.withdraw(member)
         else:
             if not memberships.remove(member):
-                result = memberships.KEPT.format(member.user)
+                result = memberships.KEPT.format(member.name)
             if member.user != console.person:
                 note = _KEYS_STILL_WORK
     except ValidationError as error:
