@@ -14,6 +14,8 @@ from django.core.management import call_command
 from django.test import Client
 from pytest_django import Settings
 
+import manage
+from accounts.audit.models import AuditEntry
 from accounts.models import Organization
 from tests.admin_pages import client_of
 from tests.cast import Person
@@ -200,6 +202,16 @@ def test_a_command_changes_a_password(
     monkeypatch.setattr("getpass.getpass", lambda prompt: NEW)
     call_command("changepassword", "alice")
     sent_by_operator(mailbox, "Your password was changed")
+
+
+def test_the_audit_log_has_a_password_that_a_command_changes(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getpass", lambda prompt: NEW)
+    call_command(manage._commands().fetch_command("changepassword"), "alice")
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.object_name) == ("manage.py changepassword", "changed", "alice")
+    assert entry.changes == {"password": ["(hidden)", "(hidden)"]}
 
 
 # ---- no mail
