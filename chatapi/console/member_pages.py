@@ -14,6 +14,7 @@ from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
+from chatapi.console.password_pages import mail_reset
 from chatapi.console.search import MemberSearch
 from chatapi.console.tenancy import Console, page, project_name, render
 from usage.pages.filters import first_mistake, is_id
@@ -145,13 +146,16 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
                 memberships.projects_seen(row),
                 memberships.state(row),
                 may_change and not roles.is_above(row.role, own),
-                own == Role.OWNER and not settings.SENDS_EMAIL and row.user != console.person,
+                own == Role.OWNER
+                and row.user != console.person
+                and bool(row.user.email or not settings.SENDS_EMAIL),
             )
             for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
         "meanings": [(role.value, meaning) for role, meaning in roles.MEANINGS.items()],
         "may_invite": console.may("accounts.add_member"),
+        "sends_email": settings.SENDS_EMAIL,
         "next_url": console.url("members", **search.query, after=found[PAGE - 1].pk)
         if len(found) > PAGE
         else "",
@@ -230,11 +234,23 @@ def _without_link(request: HttpRequest, console: Console, member: Member) -> Htt
     return redirect(console.url("members"))
 
 
+def _may_mail_reset(console: Console, member: Member) -> bool:
+    is_owner = access.role_in(console.person, console.organization.pk) == Role.OWNER
+    can_get_mail = settings.SENDS_EMAIL and member.user.email and not memberships.is_invited(member.user)
+    return bool(is_owner and can_get_mail and member.user != console.person)
+
+
 @require_POST
 @page("accounts.change_member")
 def new_password(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Show the link at which a member chooses another password; only without a mail server."""
+    """Mail a member the link at which they choose another password; show it if there is no mail server."""
     member = _member(console, member_id)
+    if _may_mail_reset(console, member):
+        if why := mail_reset(request, member):
+            messages.error(request, why)
+        else:
+            messages.success(request, f"A link for another password was mailed to {member.user.email}.")
+        return redirect(console.url("members"))
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
     context = {

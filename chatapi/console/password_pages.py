@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from accounts import invitations, memberships
+from accounts.audit import recorder
 from accounts.forwarding import client_network
 from accounts.models import IS_PLACEHOLDER, Member
 from accounts.sign_in import attempts, change_mail, email_addresses, mail, providers
@@ -81,6 +82,29 @@ def _people(address: str) -> list[User]:
     # A database may take "ı" and "I" for one letter, but the typed address may be a stranger's mailbox.
     people = [person for person in people if person.email.lower() == address]
     return [person for person in people if person.is_active and providers.required_for(person) is None]
+
+
+def mail_reset(request: HttpRequest, member: Member) -> str:
+    """Mail a link for another password to the member's confirmed address, as the owner who is signed in asks;
+    the link is in the mail only. Return why there is no mail, or "".
+    """
+    person = member.user
+    if not person.is_active or email_addresses.owner_of(person.email) != person:
+        return (
+            f"{person} has no confirmed address and gets no mail. They can ask for a link at “Forgotten your "
+            "password?”; else ask an operator."
+        )
+    provider = providers.required_for(person)
+    if provider is not None:
+        return f"{person} signs in at the identity provider of {provider.organization}, without a password."
+    try:
+        check_attempts(attempts.count_mail, person.email.lower(), client_network(request))
+    except TooManyAttempts as refusal:
+        return refusal.messages[0]
+    recorder.record("mailed a link for a new password", member)
+    context = {"links": [_reset_link(request, person)], "owner": request.user, "member": member}
+    is_sent = mail.send("new_password", person.email, host=mail.host(request), **context)
+    return "" if is_sent else "The mail could not be sent."
 
 
 def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:
