@@ -92,6 +92,7 @@ def home(request: HttpRequest) -> HttpResponse:
     if len(rows) == 1:
         return redirect("console:home_of", rows[0].pk)
     context = {"organizations": rows[:MAX_CHOICES], "has_more": len(rows) > MAX_CHOICES}
+    context["is_operator"] = access.is_operator(request.user)
     return render(request, "console/choose.html", context)
 
 
