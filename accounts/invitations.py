@@ -169,7 +169,9 @@ def obstacle(person: User, invited: User, token: str) -> str:
 
 
 def accept(person: User, invited: User, token: str) -> None:
-    """Give the invitation to the person, who has no `obstacle`, in the caller's transaction."""
+    """Give the invitation to the person, who has no `obstacle`, in the caller's transaction. Raises
+    `ValidationError` as `memberships.accept` does.
+    """
     memberships.accept(invited, person)
     if confirms_address(token):
         email_addresses.confirm(person, invited.email)

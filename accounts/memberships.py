@@ -1,7 +1,7 @@
 """Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings
@@ -312,12 +312,17 @@ def may_sign_in(person: Any) -> bool:
 
 def accept(invited: User, person: User) -> None:
     """Give the memberships of the invited person, whose row the caller has locked, to this person. Where
-    they are a member already, they keep their own.
+    they are a member already, they keep their own; raises `ValidationError` if no owner would remain.
     """
-    for row in Member.objects.filter(user=invited).exclude(organization__members__user=person):
-        row.user = person
-        row.save(update_fields=["user"])
-    invited.delete()
+    rows = Member.objects.filter(user=invited)
+    with transaction.atomic():
+        for row in rows.filter(organization__members__user=person):
+            with _owned_after(row, is_owner=False):
+                row.delete()
+        for row in rows:
+            row.user = person
+            row.save(update_fields=["user"])
+        invited.delete()
 
 
 def accept_at_provider(person: User, organization_id: int) -> None:
@@ -326,7 +331,8 @@ def accept_at_provider(person: User, organization_id: int) -> None:
         if is_placeholder(row.user):
             if person._state.adding:
                 person.save()
-            accept(User.objects.select_for_update().get(pk=row.user_id), person)
+            with suppress(ValidationError):  # the invitation of the only owner waits
+                accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
 def take_name(person: User) -> bool:

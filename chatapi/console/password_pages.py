@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import default_token_generator
 from django.contrib.auth.views import INTERNAL_RESET_SESSION_TOKEN, PasswordResetConfirmView
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -192,9 +193,16 @@ class Invitation(ChosenPassword):
             invited = User.objects.select_for_update().filter(pk=place.user_id).first()
             if invited is None or not self.token_generator.check_token(invited, self.token):
                 return self.ended()
-            invitations.accept(person, invited, self.token)
+            try:
+                invitations.accept(person, invited, self.token)
+            except ValidationError as error:
+                messages.error(request, error.messages[0])
+                return redirect("console:home")
         del request.session[INTERNAL_RESET_SESSION_TOKEN]
-        messages.success(request, f"You are now {place.role} of {memberships.sees(place)}.")
+        own = Member.objects.select_related("organization").get(
+            user=person, organization=place.organization_id
+        )
+        messages.success(request, f"You are now {own.role} of {memberships.sees(own)}.")
         return redirect("console:home_of", place.organization_id)
 
     @property

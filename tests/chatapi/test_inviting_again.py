@@ -222,9 +222,25 @@ def test_a_member_keeps_their_role_when_they_accept_another(
     link, visitor = invite(alice, role="owner"), Client()
     Member.objects.create(organization=acme, user=outsider.user, role=Role.VIEWER)
     sign_in(visitor, ADDRESS)
-    join(visitor, link)
+    assert "You are now viewer of Acme." in join(visitor, link).content.decode()
     assert places(outsider)["Acme"] == "viewer"
     assert Member.objects.filter(organization=acme).count() == 2
+
+
+def test_the_invitation_of_an_only_owner_is_not_lost_to_a_lower_role(
+    alice: Person, outsider: Person, acme: Organization
+) -> None:
+    """An organization keeps an owner, be it one who has not accepted yet."""
+    link, visitor = invite(alice, role="owner"), Client()
+    Member.objects.create(organization=acme, user=outsider.user, role=Role.VIEWER)
+    Member.objects.filter(user=alice.user).update(role=Role.ADMIN)
+    sign_in(visitor, ADDRESS)
+    # An admin's link does not invite an owner, an operator's does.
+    User.objects.filter(pk=alice.user.pk).update(is_superuser=True)
+    refused = join(visitor, link).content.decode()
+    assert "This is the organization&#x27;s only owner" in refused
+    assert Member.objects.get(organization=acme, role=Role.OWNER).user.email == ADDRESS
+    assert places(outsider)["Acme"] == "viewer"
 
 
 # ---- nobody learns which addresses have accounts
