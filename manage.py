@@ -55,6 +55,8 @@ def _commands() -> "ManagementUtility":
         def fetch_command(self, subcommand: str) -> "BaseCommand":
             command = super().fetch_command(subcommand)
             _explain_wrong_settings(command)
+            if subcommand in ("changepassword", "createsuperuser"):
+                _record(command, subcommand)
             return command
 
     return Commands(sys.argv)
@@ -79,6 +81,19 @@ def _explain_wrong_settings(command: "BaseCommand") -> None:
             raise
 
     command.check = check_or_explain  # type: ignore[method-assign]
+
+
+def _record(command: "BaseCommand", name: str) -> None:
+    """Let the audit log have what a command of Django changes; those of the project record it themselves."""
+    handle = command.handle
+
+    def handle_and_record(*args: Any, **options: Any) -> "str | None":
+        from accounts.audit.commands import acting_command
+
+        with acting_command(name):
+            return handle(*args, **options)
+
+    command.handle = handle_and_record  # type: ignore[method-assign]
 
 
 def _exit_if_explained(error: "DatabaseError") -> None:

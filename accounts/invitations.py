@@ -23,14 +23,14 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from redis.exceptions import RedisError
 
-from accounts import access, roles
+from accounts import access, memberships, roles
 from accounts.audit import recorder
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.forwarding import client_network
 from accounts.memberships import is_invited, sees
-from accounts.models import APIKey, KeyScope, Member, Role
-from accounts.sign_in import attempts, mail
+from accounts.models import APIKey, KeyScope, Member, Role, is_placeholder, shown_name
+from accounts.sign_in import attempts, email_addresses, mail
 from accounts.sign_in.form_limits import check_attempts
 from accounts.sign_in.mail import absolute_url
 
@@ -138,8 +138,43 @@ def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> 
     check_attempts(attempts.count_mail, address, client_network(request))
     sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
     url = absolute_url(request, _path(sender, member.user))
-    context = {"member": member, "sees": sees(member), "sender": sender_named(sender, member)}
+    context = {
+        "member": member,
+        "sees": sees(member),
+        "sender": sender_named(sender, member),
+        "has_account": is_placeholder(member.user),
+    }
     return mail.send("invitation", address, url=url, host=mail.host(request), **context)
+
+
+def obstacle(person: User, invited: User, token: str) -> str:
+    """Return why the person, who is signed in, can't accept the invitation of a valid token; "" if they can.
+
+    The link alone is not enough: the account must be that of the invited address.
+    """
+    address = invited.email.lower()
+    owner = email_addresses.owner_of(address) if address else None
+    is_named = address and address in (person.email.lower(), person.get_username().lower())
+    if not is_named or owner not in (None, person):
+        return (
+            f"You are signed in as {person}, and this invitation is for {shown_name(invited)}. To accept it "
+            "with another account, sign out first, and open the link again."
+        )
+    if person.is_staff or person.is_superuser:
+        return "Only an operator makes an operator's account a member: in the administration, Members."
+    is_proven = owner == person or (confirms_address(token) and person.email.lower() == address)
+    if settings.SENDS_EMAIL and not is_proven:
+        return f"Confirm the address {address} at “Your account” first, and open the link again."
+    return ""
+
+
+def accept(person: User, invited: User, token: str) -> None:
+    """Give the invitation to the person, who has no `obstacle`, in the caller's transaction. Raises
+    `ValidationError` as `memberships.accept` does.
+    """
+    memberships.accept(invited, person)
+    if confirms_address(token):
+        email_addresses.confirm(person, invited.email)
 
 
 def confirms_address(token: str) -> bool:

@@ -1,7 +1,8 @@
 """Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
@@ -12,11 +13,19 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
 from accounts import access
-from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
+from accounts.models import (
+    LIMITABLE_ROLES,
+    Member,
+    Organization,
+    Project,
+    Role,
+    is_placeholder,
+    placeholder_name,
+)
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
 _CHANGED = "This member was changed or removed just now. Look again."
-_TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
+_TAKEN = "This name is taken. Choose another, or invite the person by their e-mail address alone."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
 MAX_PROJECTS_OF_LIMIT = 100
@@ -42,6 +51,18 @@ def known_to(by: access.Person) -> QuerySet[User]:
     return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
+def names_known_to(by: access.Person) -> QuerySet[User, str]:
+    """Return the sorted user names of the people that a person may add, without invited addresses."""
+    active = known_to(by).filter(is_active=True)
+    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    # Placeholders and other invited people, so that the list does not tell one from the other.
+    return (
+        active.exclude(is_pending, username__contains="@")
+        .order_by("username")
+        .values_list("username", flat=True)
+    )
+
+
 def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
     """Return the members who see all of these organizations' projects: what is about a whole organization,
     such as its mail, is for them only.
@@ -56,14 +77,17 @@ def with_emails(rows: QuerySet[Member], emails: Collection[str]) -> QuerySet[Mem
     return rows.alias(lower_email=Lower("user__email")).filter(lower_email__in=lower)
 
 
-def person_named(by: access.Person, name: str, email: str) -> User:
+def person_named(by: access.Person, organization: Organization, name: str, email: str) -> User:
     """Return the person of that name that `by` knows, or a new unsaved one without a password. Raises
-    `ValidationError`.
+    `ValidationError`, for a member of the organization too.
     """
     known = known_to(by).filter(username=name).first()
+    if known is not None and email and email != known.email:
+        raise ValidationError({"email": _OTHER_ADDRESS})
+    same = Q(user__email__iexact=name) if known is None else Q(user=known)
+    if ("@" in name or known is not None) and organization.members.filter(same).exists():
+        raise ValidationError({"name": f"{name} is already a member of {organization}."})
     if known is not None:
-        if email and email != known.email:
-            raise ValidationError({"email": _OTHER_ADDRESS})
         return known
     _check_new_people_may_come({"name": _CLOSED}, by)
     return _new_person(name, email, "name")
@@ -92,15 +116,12 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     # Else its owner could neither sign up nor come in through a provider.
     if "@" in name and name != email:
         raise ValidationError({name_field: _NOT_THE_ADDRESS})
-    # Another organization may have this name. Addresses are compared without case.
-    same = {"username__iexact": name} if "@" in name else {"username": name}
-    if User.objects.filter(**same).exists():
+    if "@" not in name and User.objects.filter(username=name).exists():
         raise ValidationError({name_field: _TAKEN})
-    # An address that signs somebody else in (`email_addresses.owner_of`) would not sign in the new person.
-    is_confirmed = Q(emailaddress__email=name, emailaddress__verified=True)
-    if User.objects.filter(is_confirmed, email__iexact=name).exists():
-        raise ValidationError({name_field: _TAKEN})
-    person = User(username=name, email=email)
+    # The answer is the same for an address that has an account.
+    same = Q(username__iexact=name) | Q(email__iexact=name)
+    has_account = "@" in name and User.objects.filter(same).exists()
+    person = User(username=placeholder_name(name) if has_account else name, email=email)
     # Both the password reset and our invitations recognize by this a person who has never chosen a password.
     person.set_unusable_password()
     try:
@@ -275,6 +296,58 @@ def withdraw(member: Member) -> None:
             member.delete()
         if not (person.is_staff or person.is_superuser or person.memberships.exists()):
             person.delete()
+
+
+def open_for(person: User) -> QuerySet[Member]:
+    """Return the invitations for the person's address, which they accept after they have signed in."""
+    if not person.email:
+        return Member.objects.none()
+    return pending(Member.objects.filter(user__email__iexact=person.email).exclude(user=person.pk))
+
+
+def may_sign_in(person: Any) -> bool:
+    """Return whether the person may sign in: as a member or operator, or to accept an invitation."""
+    return access.may_sign_in(person) or bool(person.is_active and open_for(person).exists())
+
+
+def accept(invited: User, person: User) -> None:
+    """Give the memberships of the invited person, whose row the caller has locked, to this person. Where
+    they are a member already, they keep their own; raises `ValidationError` if no owner would remain.
+    """
+    rows = Member.objects.filter(user=invited)
+    with transaction.atomic():
+        for row in rows.filter(organization__members__user=person):
+            with _owned_after(row, is_owner=False):
+                row.delete()
+        for row in rows:
+            row.user = person
+            row.save(update_fields=["user"])
+        invited.delete()
+
+
+def accept_at_provider(person: User, organization_id: int) -> None:
+    """Give the person the membership to which their address is invited here, with its limit to projects."""
+    for row in open_for(person).filter(organization=organization_id).select_related("user"):
+        if is_placeholder(row.user):
+            if person._state.adding:
+                person.save()
+            with suppress(ValidationError):  # the invitation of the only owner waits
+                accept(User.objects.select_for_update().get(pk=row.user_id), person)
+
+
+def take_name(person: User) -> bool:
+    """Return whether the invited person may choose a password. A placeholder may not, unless the account of
+    its address is gone: then it becomes the account.
+    """
+    if not is_placeholder(person):
+        return True
+    address = person.email
+    is_confirmed = Q(emailaddress__email=address, emailaddress__verified=True, email__iexact=address)
+    if User.objects.filter(Q(username__iexact=address) | is_confirmed).exists():
+        return False
+    person.username = address
+    person.save(update_fields=["username"])
+    return True
 
 
 def is_last_owner(member: Member) -> bool:

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import Field, ForeignKey, Model, QuerySet
+
+from accounts.models import shown_name
 
 Values = Mapping[str, Any]
 Changes = dict[str, list[Any]]
@@ -61,7 +64,7 @@ def _shown(field: "Field[Any, Any]", value: Any) -> Any:
         return None
     if isinstance(field, ForeignKey):
         row = field.related_model._base_manager.filter(pk=value).first()
-        return str(row or value)
+        return shown_name(row) if isinstance(row, User) else str(row or value)
     if _SECRET.search(field.name) or isinstance(value, bytes | memoryview):
         return HIDDEN
     if isinstance(value, datetime):

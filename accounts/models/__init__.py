@@ -13,10 +13,17 @@ from accounts.models.organizations import (
     ServiceAccount,
     validate_time_zone,
 )
+from accounts.models.placeholders import (
+    IS_PLACEHOLDER,
+    SHOWN_NAME,
+    is_placeholder,
+    placeholder_name,
+    shown_name,
+)
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "APIKey", "EndUser", "KeyScope", "Member", "Organization",
-    "Project", "RateLimit", "Role", "ServiceAccount", "validate_model_names", "validate_scopes",
-    "validate_time_zone",
+    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "SHOWN_NAME", "APIKey", "EndUser", "KeyScope",
+    "Member", "Organization", "Project", "RateLimit", "Role", "ServiceAccount", "is_placeholder",
+    "placeholder_name", "shown_name", "validate_model_names", "validate_scopes", "validate_time_zone",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from accounts.model_lists import ModelsMode, validate_model_names
+from accounts.models.placeholders import shown_name
 from accounts.natural_order import NaturalOrder
 
 # Each page of the console reads them all.
@@ -200,4 +201,9 @@ class Member(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.user} ({self.role}) in {self.organization}"
+        return f"{self.name} ({self.role}) in {self.organization}"
+
+    @property
+    def name(self) -> str:
+        """Return the person's name, as pages show it."""
+        return shown_name(self.user)

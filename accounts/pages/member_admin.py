@@ -18,7 +18,7 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from accounts import access, invitations, memberships, roles
-from accounts.models import LIMITABLE_ROLES, Member, Role
+from accounts.models import LIMITABLE_ROLES, SHOWN_NAME, Member, Role
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin, OwnChangesForm
 from accounts.pages.tenant_admin import TenantAdmin
@@ -61,10 +61,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        known = memberships.known_to(self.by).filter(is_active=True).order_by("username")
-        self.fields["name"].widget.suggestions = list(
-            known.values_list("username", flat=True)[:MAX_SUGGESTIONS]
-        )
+        self.fields["name"].widget.suggestions = memberships.names_known_to(self.by)[:MAX_SUGGESTIONS]
 
     def clean(self) -> dict[str, Any]:
         """Raise `ValidationError` for a role above the person's own, and for an existing member."""
@@ -75,10 +72,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
             raise ValidationError({"role": "You can't assign a role above your own."})
         invitations.count(f"person {self.by.pk}")
-        person = memberships.person_named(self.by, data["name"], data["email"])
-        if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
-            raise ValidationError({"name": f"{person} is already a member of {organization}."})
-        self.instance.user = person
+        self.instance.user = memberships.person_named(self.by, organization, data["name"], data["email"])
         return data
 
 
@@ -117,16 +111,16 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
-    list_display = ["user", "email", "organization", "role", "sees", "state", "created_at"]
+    list_display = ["person", "email", "organization", "role", "sees", "state", "created_at"]
     list_filter = ["role", "is_limited", "organization"]
     list_select_related = ["user", "organization"]
-    search_fields = ["user__username", "user__email", "organization__name"]
-    ordering = [NaturalOrder("organization__name"), "user__username"]
+    search_fields = ["shown_name", "user__email", "organization__name"]
+    ordering = [NaturalOrder("organization__name"), SHOWN_NAME]
     autocomplete_fields = ["organization"]
     actions_detail = ["invitation"]
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).prefetch_related("projects")
+        return super().get_queryset(request).prefetch_related("projects").alias(shown_name=SHOWN_NAME)
 
     def get_form(
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
@@ -200,7 +194,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         if kept is None:
             response: HttpResponse = super().response_delete(request, obj_display, obj_id)
             return response
-        self.message_user(request, memberships.KEPT.format(kept.user), messages.WARNING)
+        self.message_user(request, memberships.KEPT.format(kept.name), messages.WARNING)
         return redirect("admin:accounts_member_changelist")
 
     def response_add(
@@ -219,7 +213,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         assert member is not None, "there is a permission for it"
         context = self.admin_site.each_context(request) | {
             "opts": self.opts,
-            "title": f"Invite {member.user}",
+            "title": f"Invite {member.name}",
             "member": member,
             "sees": memberships.sees(member),
             "link": invitations.link(request, member.user),
@@ -230,10 +224,10 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
             request, "accounts/invitation.html", context, headers={"cache-control": "no-store"}
         )
 
-    @display(description="User name")
+    @display(description="User name", ordering=SHOWN_NAME)
     def person(self, row: Member) -> str:
         """Return the name without a link: only operators see people's own pages."""
-        return row.user.get_username()
+        return row.name
 
     @display(description="E-mail", ordering="user__email")
     def email(self, row: Member) -> str:

@@ -7,6 +7,7 @@ other changes call `notify`, those of a person's own factors through django-alla
 from functools import partial
 from typing import Any
 
+from allauth.account.models import EmailAddress
 from allauth.core import context as allauth_context
 from allauth.mfa.models import Authenticator
 from django.conf import settings
@@ -15,9 +16,10 @@ from django.db import transaction
 from django.db.models.signals import post_save
 from django.urls import reverse
 from django.utils import timezone
+from redis.exceptions import RedisError
 
-from accounts.forwarding import client_ip
-from accounts.sign_in import mail
+from accounts.forwarding import client_ip, client_network
+from accounts.sign_in import attempts, mail
 
 PASSWORD = "Your password was changed"  # noqa: S105  a subject
 NO_PASSWORD = "Your password was removed"  # noqa: S105
@@ -41,14 +43,19 @@ def listen() -> None:
     post_save.connect(_saved, sender=User, dispatch_uid="change_mail")
 
 
-def notify(person: User, change: str, *, to: str = "", by_link: bool = False) -> None:
-    """Mail the change to the person when the transaction has ended, or to the address that they had before.
+def notify(
+    person: User, change: str, *, to: str = "", was_confirmed: bool = False, by_link: bool = False
+) -> None:
+    """Mail the change to the person when the transaction has ended, or to the address that they had before
+    (`was_confirmed`: as their confirmed one).
 
     The mail has the IP of a person who is signed in, or has come by a mailed link. All others, and commands,
     are "an operator". Nothing is sent without an address or a mail server.
     """
     address, request = to or person.email, allauth_context.request
     if not (address and settings.SENDS_EMAIL):
+        return
+    if not (was_confirmed or _has_confirmed(person, address)) and _is_too_much(address):
         return
     is_own = request is not None and (by_link or getattr(request.user, "pk", None) == person.pk)
     context = {
@@ -62,6 +69,20 @@ def notify(person: User, change: str, *, to: str = "", by_link: bool = False) ->
         "is_of_address": change == ADDRESS,
     }
     transaction.on_commit(partial(mail.send, "account_changed", address, **context))
+
+
+def _has_confirmed(person: User, address: str) -> bool:
+    rows = EmailAddress.objects.filter(user=person, email=address.lower(), verified=True)
+    return bool(rows.exists())
+
+
+def _is_too_much(address: str) -> bool:
+    """Count a mail to an address that may be a stranger's, as pages for visitors do."""
+    request = allauth_context.request
+    try:
+        return bool(attempts.count_mail(address.lower(), client_network(request) if request else ""))
+    except RedisError:
+        return True
 
 
 def _saved(instance: User, created: bool, **_: Any) -> None:

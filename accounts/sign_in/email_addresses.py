@@ -14,6 +14,8 @@ from django.core import signing
 from django.db import transaction
 from django.db.models import Q
 
+from accounts.models import IS_PLACEHOLDER
+
 # Links that people have got are signed with this name.
 _SALT = "accounts.sign_in.addresses"
 # An address is its person's user name, too, and this is the length of Django's column.
@@ -34,8 +36,11 @@ def is_own(person: User) -> bool:
 
 
 def is_taken(address: str, *, except_of: User | None = None) -> bool:
-    """Return whether the address is another person's, confirmed or not, or their user name."""
-    others = User.objects.exclude(pk=except_of.pk) if except_of else User.objects.all()
+    """Return whether the address is another person's, confirmed or not, or their user name. Placeholders
+    leave it to its owner.
+    """
+    others = User.objects.exclude(IS_PLACEHOLDER)
+    others = others.exclude(pk=except_of.pk) if except_of else others
     return others.filter(Q(username__iexact=address) | Q(email__iexact=address)).exists()
 
 

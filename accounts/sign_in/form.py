@@ -5,8 +5,9 @@ from typing import Any
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 
-from accounts import access
+from accounts import memberships
 from accounts.forwarding import client_network
+from accounts.models import IS_PLACEHOLDER
 from accounts.sign_in import attempts, email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts, check_attempts, unless_unavailable
 
@@ -48,9 +49,9 @@ class SignInForm(AuthenticationForm):
         return data
 
     def confirm_login_allowed(self, user: Any) -> None:
-        """Admit staff and people who belong to an organization."""
+        """Admit staff, and people who belong to an organization or are invited to one."""
         AuthenticationForm.confirm_login_allowed(self, user)  # Django's own form for the admin requires staff
-        if not access.may_sign_in(user):
+        if not memberships.may_sign_in(user):
             raise self.get_invalid_login_error()
 
 
@@ -64,7 +65,7 @@ def user_name_of(typed: str) -> str:
     if owner is not None:
         return owner.get_username()
     for same in ({"username": typed}, {"email__iexact": typed}):
-        found = list(User.objects.filter(**same)[:2])
+        found = list(User.objects.filter(**same).exclude(IS_PLACEHOLDER)[:2])
         if len(found) == 1:
             return found[0].get_username()
     return typed

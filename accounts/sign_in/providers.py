@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from accounts import memberships, roles
 from accounts.audit import recorder
-from accounts.models import Member, Role
+from accounts.models import IS_PLACEHOLDER, Member, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider, domain_of
 
@@ -88,7 +88,11 @@ def admit(provider: IdentityProvider, known: User | None, answer: Answer) -> Use
             raise Refused("Operators of this service do not sign in through an organization's provider.")
         if domain_of(person.email) not in _domains(provider):
             raise Refused("Your account here has an address of another domain.")
-        _give_place(provider, person, _role(provider, answer), is_first=known is None)
+        actor = recorder.Actor(None, str(provider)[:150])
+        with recorder.acting(lambda: actor):
+            if person.email.lower() == address:
+                memberships.accept_at_provider(person, provider.organization_id)
+            _give_place(provider, person, _role(provider, answer), is_first=known is None)
         if person.email.lower() == address:
             email_addresses.confirm(person, address)
         IdentityProvider.objects.filter(pk=provider.pk).update(used_at=timezone.now())
@@ -121,7 +125,7 @@ def _person(provider: IdentityProvider, address: str) -> User:
     owner = email_addresses.owner_of(address)
     if owner is not None:
         return owner
-    people = list(User.objects.filter(email__iexact=address)[:2])
+    people = list(User.objects.filter(email__iexact=address).exclude(IS_PLACEHOLDER)[:2])
     if len(people) == 1 and _is_invited_here(provider, people[0]):
         return people[0]
     # Somebody else may have entered this address in their account.
@@ -159,12 +163,10 @@ def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first
         role = provider.default_role
     if not role and (provider.groups_claim or not place):
         raise Refused(f"None of your groups has a place in {provider.organization}. Ask its owner.")
-    actor = recorder.Actor(None, str(provider)[:150])
-    with recorder.acting(lambda: actor):
-        if not place:
-            memberships.join(Member(organization=provider.organization, user=person, role=role))
-        elif role and role != place.role:
-            # The only owner stays one, also if the groups give another role. A limit to projects stays, too:
-            # groups do not know of it, so none of them gives a limited member a role above member.
-            with suppress(ValidationError):
-                memberships.change_role(place, role)
+    if not place:
+        memberships.join(Member(organization=provider.organization, user=person, role=role))
+    elif role and role != place.role:
+        # The only owner stays one, also if the groups give another role. A limit to projects stays, too:
+        # groups do not know of it, so none of them gives a limited member a role above member.
+        with suppress(ValidationError):
+            memberships.change_role(place, role)

@@ -222,9 +222,10 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
         return redirect("console:account")
     if request.method != "POST":
         return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
+    was_confirmed = email_addresses.is_own(person)
     email_addresses.confirm(person, content["to"])
     recorder.record("confirmed an address", person)
     if content["from"] and content["from"].lower() != content["to"]:
-        change_mail.notify(person, change_mail.ADDRESS, to=content["from"])
+        change_mail.notify(person, change_mail.ADDRESS, to=content["from"], was_confirmed=was_confirmed)
     messages.success(request, f"The address {content['to']} is confirmed.")
     return redirect("console:account")

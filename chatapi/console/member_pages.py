@@ -14,6 +14,7 @@ from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
+from chatapi.console.password_pages import mail_reset
 from chatapi.console.search import MemberSearch
 from chatapi.console.tenancy import Console, page, project_name, render
 from usage.pages.filters import first_mistake, is_id
@@ -114,9 +115,7 @@ class InviteForm(PlaceForm):
             raise ValidationError({"email": message})
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
-        person = memberships.person_named(self.console.person, data["name"], data["email"])
-        if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
-            raise ValidationError({"name": f"{person} is already a member of {organization}."})
+        person = memberships.person_named(self.console.person, organization, data["name"], data["email"])
         data["member"] = Member(organization=organization, user=person, role=data["role"])
         return data
 
@@ -147,13 +146,16 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
                 memberships.projects_seen(row),
                 memberships.state(row),
                 may_change and not roles.is_above(row.role, own),
-                own == Role.OWNER and not settings.SENDS_EMAIL and row.user != console.person,
+                own == Role.OWNER
+                and row.user != console.person
+                and bool(row.user.email or not settings.SENDS_EMAIL),
             )
             for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
         "meanings": [(role.value, meaning) for role, meaning in roles.MEANINGS.items()],
         "may_invite": console.may("accounts.add_member"),
+        "sends_email": settings.SENDS_EMAIL,
         "next_url": console.url("members", **search.query, after=found[PAGE - 1].pk)
         if len(found) > PAGE
         else "",
@@ -173,7 +175,7 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
-    messages.success(request, f"{member.user} is now {member.role} of {memberships.sees(member)}.")
+    messages.success(request, f"{member.name} is now {member.role} of {memberships.sees(member)}.")
     return redirect(console.url("members"))
 
 
@@ -195,10 +197,10 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
             note = _KEYS_STILL_WORK if is_narrower and member.user != console.person else ""
             sees = memberships.sees(member)
             messages.success(
-                request, f"{member.user} is now {member.role} of {sees}. This holds at once.{note}"
+                request, f"{member.name} is now {member.role} of {sees}. This holds at once.{note}"
             )
             return redirect(console.url("members") if member.user != console.person else "console:home")
-    context = {"title": f"Role and projects of {member.user}", "form": form}
+    context = {"title": f"Role and projects of {member.name}", "form": form}
     return render(request, console, "member_place.html", context, 400 if form.errors else 200)
 
 
@@ -232,15 +234,27 @@ def _without_link(request: HttpRequest, console: Console, member: Member) -> Htt
     return redirect(console.url("members"))
 
 
+def _may_mail_reset(console: Console, member: Member) -> bool:
+    is_owner = access.role_in(console.person, console.organization.pk) == Role.OWNER
+    can_get_mail = settings.SENDS_EMAIL and member.user.email and not memberships.is_invited(member.user)
+    return bool(is_owner and can_get_mail and member.user != console.person)
+
+
 @require_POST
 @page("accounts.change_member")
 def new_password(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Show the link at which a member chooses another password; only without a mail server."""
+    """Mail a member the link at which they choose another password; show it if there is no mail server."""
     member = _member(console, member_id)
+    if _may_mail_reset(console, member):
+        if why := mail_reset(request, member):
+            messages.error(request, why)
+        else:
+            messages.success(request, f"A link for another password was mailed to {member.user.email}.")
+        return redirect(console.url("members"))
     if not invitations.may_reset(console.person, member.user):
         return _without_link(request, console, member)
     context = {
-        "title": f"New password of {member.user}",
+        "title": f"New password of {member.name}",
         "member": member,
         "link": invitations.reset_link(request, member.user),
         "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
@@ -256,7 +270,7 @@ def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     if not invitations.may_send(console.person, member.user):
         return _without_link(request, console, member)
     context = {
-        "title": f"Invitation of {member.user}",
+        "title": f"Invitation of {member.name}",
         "member": member,
         "sees": memberships.sees(member),
         "link": invitations.link(request, member.user),
@@ -277,7 +291,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
     except ValidationError as error:
         messages.error(request, error.messages[0])
     else:
-        messages.success(request, f"{member.user} is now {role}.")
+        messages.success(request, f"{member.name} is now {role}.")
     return redirect(console.url("members"))
 
 
@@ -286,7 +300,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Remove a member. An invitation that was not accepted is withdrawn, and its user name is free again."""
     member = _changeable(console, member_id)
-    result, note = f"{member.user} is no longer a member of {console.organization}.", ""
+    result, note = f"{member.name} is no longer a member of {console.organization}.", ""
     try:
         if memberships.is_invited(member.user):
             if member.is_limited and memberships.may_come_back(member):
@@ -294,7 +308,7 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
             memberships.withdraw(member)
         else:
             if not memberships.remove(member):
-                result = memberships.KEPT.format(member.user)
+                result = memberships.KEPT.format(member.name)
             if member.user != console.person:
                 note = _KEYS_STILL_WORK
     except ValidationError as error:

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import default_token_generator
 from django.contrib.auth.views import INTERNAL_RESET_SESSION_TOKEN, PasswordResetConfirmView
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -18,13 +19,16 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from accounts import invitations, memberships
+from accounts.audit import recorder
 from accounts.forwarding import client_network
+from accounts.models import IS_PLACEHOLDER, Member
 from accounts.sign_in import attempts, change_mail, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from chatapi.console.sign_in import signed_in
 
 MAX_ACCOUNTS = 3
+_HAS_ACCOUNT = "{} has an account or another invitation already: sign in to it, and open this link again."
 
 
 class AddressForm(forms.Form):
@@ -74,10 +78,34 @@ def _people(address: str) -> list[User]:
     Inactive people, and those who must sign in through a provider, are left out.
     """
     owner = email_addresses.owner_of(address)
-    people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
+    same = User.objects.filter(email__iexact=address).exclude(IS_PLACEHOLDER)
+    people = [owner] if owner else same.order_by("pk")[:MAX_ACCOUNTS]
     # A database may take "ı" and "I" for one letter, but the typed address may be a stranger's mailbox.
     people = [person for person in people if person.email.lower() == address]
     return [person for person in people if person.is_active and providers.required_for(person) is None]
+
+
+def mail_reset(request: HttpRequest, member: Member) -> str:
+    """Mail a link for another password to the member's confirmed address, as the owner who is signed in asks;
+    the link is in the mail only. Return why there is no mail, or "".
+    """
+    person = member.user
+    if not person.is_active or email_addresses.owner_of(person.email) != person:
+        return (
+            f"{person} has no confirmed address and gets no mail. They can ask for a link at “Forgotten your "
+            "password?”; else ask an operator."
+        )
+    provider = providers.required_for(person)
+    if provider is not None:
+        return f"{person} signs in at the identity provider of {provider.organization}, without a password."
+    try:
+        check_attempts(attempts.count_mail, person.email.lower(), client_network(request))
+    except TooManyAttempts as refusal:
+        return refusal.messages[0]
+    recorder.record("mailed a link for a new password", member)
+    context = {"links": [_reset_link(request, person)], "owner": request.user, "member": member}
+    is_sent = mail.send("new_password", person.email, host=mail.host(request), **context)
+    return "" if is_sent else "The mail could not be sent."
 
 
 def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:
@@ -149,19 +177,64 @@ class Invitation(ChosenPassword):
             return provider_page(request, provider)
         return super().get(request, *args, **kwargs)
 
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Accept the invitation with the account that is signed in, or choose a password."""
+        if "join" not in request.POST:
+            return super().post(request, *args, **kwargs)
+        place, person = self.place, request.user
+        if (
+            place is None
+            or not person.is_authenticated
+            or self.obstacle
+            or providers.required_for(place.user) is not None
+        ):
+            return self.get(request, *args, **kwargs)
+        with transaction.atomic():
+            invited = User.objects.select_for_update().filter(pk=place.user_id).first()
+            if invited is None or not self.token_generator.check_token(invited, self.token):
+                return self.ended()
+            try:
+                invitations.accept(person, invited, self.token)
+            except ValidationError as error:
+                messages.error(request, error.messages[0])
+                return redirect("console:home")
+        del request.session[INTERNAL_RESET_SESSION_TOKEN]
+        own = Member.objects.select_related("organization").get(
+            user=person, organization=place.organization_id
+        )
+        messages.success(request, f"You are now {own.role} of {memberships.sees(own)}.")
+        return redirect("console:home_of", place.organization_id)
+
+    @property
+    def place(self) -> Member | None:
+        """Return the membership that the link is for; None of a link for a person who has accepted."""
+        if not self.validlink or self.user is None or not memberships.is_invited(self.user):
+            return None
+        return self.user.memberships.select_related("organization").first()
+
+    @property
+    def obstacle(self) -> str | None:
+        """Return why the account that is signed in can't accept the invitation; None if nobody is."""
+        if not self.request.user.is_authenticated or self.user is None:
+            return None
+        return invitations.obstacle(self.request.user, self.user, self.token)
+
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the membership that the link is for, and the sender's name."""
+        """Add the membership that the link is for, the sender's name, and how the visitor can accept."""
         context = super().get_context_data(**kwargs)
-        if self.validlink and self.user is not None and memberships.is_invited(self.user):
-            place = self.user.memberships.select_related("organization").first()
+        if (place := self.place) is not None:
             context |= {
                 "place": place,
-                "sees": memberships.sees(place) if place else "",
+                "sees": memberships.sees(place),
                 "sender": invitations.sender_named(self.token, place),
+                "obstacle": self.obstacle,
             }
         return context
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password and sign in."""
+        """Save the password and sign in; refuse a password where the address has an account."""
+        if self.user is not None and not memberships.take_name(self.user):
+            form.add_error(None, _HAS_ACCOUNT.format(self.user.email))
+            return self.form_invalid(form)
         person = self.save(form, is_mailed=invitations.confirms_address(self.token))
         return self.ended() if person is None else signed_in(self.request, person)

@@ -8,7 +8,7 @@ from django import forms
 from django.db.models import Q, QuerySet
 
 from accounts import keys
-from accounts.models import APIKey, Member, Project
+from accounts.models import SHOWN_NAME, APIKey, Member, Project
 from usage.pages.filters import choice_field, text_field
 
 # A key as pages show it, such as ck_live_4fGh…, with or without its prefix.
@@ -53,8 +53,8 @@ class MemberSearch(Search):
     def found_in(self, rows: QuerySet[Member]) -> QuerySet[Member]:
         """Return the members that match."""
         text = self.cleaned_data["q"]
-        found = Q(user__username__icontains=text) | Q(user__email__icontains=text)
-        return rows.filter(found) if text else rows
+        found = Q(shown_name__icontains=text) | Q(user__email__icontains=text)
+        return rows.alias(shown_name=SHOWN_NAME).filter(found) if text else rows
 
 
 class ProjectSearch(Search):

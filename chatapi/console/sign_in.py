@@ -3,6 +3,7 @@
 from allauth.account.internal.flows.login import perform_password_login
 from allauth.account.models import Login
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
@@ -14,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access
+from accounts import access, memberships
 from accounts.sign_in import providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
@@ -84,11 +85,14 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 def home(request: HttpRequest) -> HttpResponse:
     """Redirect to the person's only organization, or let them choose one."""
     if not access.may_sign_in(request.user):
+        if request.user.is_authenticated and memberships.may_sign_in(request.user):
+            messages.info(request, "Open the link of your invitation again to join the organization.")
         return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
     rows = list(access.organizations_in_console(request.user)[: MAX_CHOICES + 1])
     if len(rows) == 1:
         return redirect("console:home_of", rows[0].pk)
     context = {"organizations": rows[:MAX_CHOICES], "has_more": len(rows) > MAX_CHOICES}
+    context["is_operator"] = access.is_operator(request.user)
     return render(request, "console/choose.html", context)
 
 

@@ -12,9 +12,11 @@ from django.core.mail import get_connection
 from chatapi.doctor.finding import Finding, ok, warning
 from chatapi.notifications import backlog
 from chatapi.notifications.backlog import MAIL, Deliveries
+from chatapi.notifications.dispatch import mailable
 from chatapi.notifications.models import DeliveryAttempt, WebhookEndpoint
 from usage.database.clock import database_now
 from usage.formatting import duration
+from usage.models import SpendAlert
 
 # An event that waits longer, and a delivery that is retried for longer, gets a warning.
 EVENT_WAITS, DELIVERY_WAITS = timedelta(minutes=1), timedelta(hours=1)
@@ -124,6 +126,24 @@ def check_deliveries() -> Iterator[Finding]:
     elif not endpoints.failing:
         disabled = f", {endpoints.disabled} disabled" if endpoints.disabled else ""
         yield ok("webhooks", f"{endpoints.working} in order{disabled}.")
+
+
+def check_alerts() -> Iterator[Finding]:
+    """Yield the spend alerts whose mail nobody gets: their members have left, or see single projects."""
+    if not settings.SENDS_EMAIL:
+        return
+    rows = SpendAlert.objects.exclude(project__is_active=False).select_related("organization", "project")
+    readers: dict[int, set[int]] = {}
+    for row in rows.order_by("organization", "pk"):
+        if row.organization_id not in readers:
+            readers[row.organization_id] = {person.pk for person in mailable(row.organization_id)}
+        # An alert without recipients is for webhooks.
+        if row.recipients and readers[row.organization_id].isdisjoint(row.recipients):
+            yield warning(
+                "mail",
+                f"Nobody gets the spend alert of {row}.",
+                "An admin of the organization replaces it in Budgets.",
+            )
 
 
 def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:

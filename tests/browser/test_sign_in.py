@@ -292,6 +292,26 @@ def test_a_forgotten_password_and_an_invitation_come_by_mail(
     expect(invited.get_by_role("heading", name="Check your mail")).to_be_visible()
     invited.goto(mailbox.link("ivan@owners.example").replace("127.0.0.1", "localhost"))
     expect(invited.get_by_role("heading", name="Choose a password")).to_be_visible()
+    # A person who was removed is invited again, and accepts with the account that they have.
+    page.get_by_role("link", name="Members", exact=True).click()
+    page.get_by_role("button", name="Remove ivan@owners.example").click()
+    page.get_by_role("button", name="Really remove?").click()
+    expect(page.get_by_text("ivan@owners.example is no longer a member of Owners.")).to_be_visible()
+    page.get_by_role("link", name="Invite", exact=True).click()
+    page.get_by_label("E-mail address").fill("ivan@owners.example")
+    page.get_by_role("button", name="Invite").click()
+    expect(page.get_by_text("The invitation was mailed to ivan@owners.example")).to_be_visible()
+    invited.goto(mailbox.link("ivan@owners.example").replace("127.0.0.1", "localhost"))
+    assert flaws(invited) == []
+    invited.get_by_role("link", name="sign in to it").click()
+    invited.get_by_label("E-mail address or user name").fill("ivan@owners.example")
+    invited.keyboard.press("Enter")
+    invited.get_by_label("Password").fill(PASSPHRASE)
+    invited.keyboard.press("Enter")
+    expect(invited.get_by_text("You are signed in as ivan@owners.example.")).to_be_visible()
+    assert flaws(invited) == []
+    invited.get_by_role("button", name="Join").click()
+    expect(invited.get_by_text("You are now viewer of Owners.")).to_be_visible()
     other.close()
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -13,8 +14,12 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 from pytest_django import Settings
+from redis.exceptions import RedisError
 
+import manage
+from accounts.audit.models import AuditEntry
 from accounts.models import Organization
+from accounts.sign_in import attempts
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.passkey import Passkey
@@ -202,7 +207,44 @@ def test_a_command_changes_a_password(
     sent_by_operator(mailbox, "Your password was changed")
 
 
+def test_the_audit_log_has_a_password_that_a_command_changes(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getpass", lambda prompt: NEW)
+    call_command(manage._commands().fetch_command("changepassword"), "alice")
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.object_name) == ("manage.py changepassword", "changed", "alice")
+    assert entry.changes == {"password": ["(hidden)", "(hidden)"]}
+
+
 # ---- no mail
+
+
+def test_an_address_that_nobody_has_confirmed_gets_little_mail(
+    alice: Person, bob: Person, mailbox: Mailbox
+) -> None:
+    """It may be a stranger's: the person who invites somebody writes it."""
+    for _ in range(4):
+        for person in (alice, bob):
+            with_password(person.user, email="stranger@hooli.example")
+    assert len(mailbox.messages) == attempts.MAX_MAILS_PER_ADDRESS
+
+
+@pytest.mark.parametrize("is_redis_away", [False, True])
+def test_a_confirmed_address_gets_mail_about_each_change(
+    here: Client, alice: Person, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, is_redis_away: bool
+) -> None:
+    """Nobody uses up the limit, or stops Redis, to change an account without a mail."""
+    for _ in range(attempts.MAX_MAILS_PER_ADDRESS):
+        Client().post("/console/password/forgotten", {"email": ADDRESS})
+    if is_redis_away:
+        monkeypatch.setattr(attempts, "count_mail", Mock(side_effect=RedisError))
+    mailbox.messages.clear()
+    with_password(alice.user)
+    assert subjects(mailbox) == ["Your password was changed"]
+    carl = User.objects.create_user("carl", "carl@acme.example", PASSWORD)
+    with_password(carl)
+    assert len(mailbox.messages) == (1 if is_redis_away else 2)
 
 
 def test_a_new_account_gets_no_mail_about_its_first_password(

@@ -8,8 +8,10 @@ import pytest
 from django.contrib.auth.models import User
 from pytest_django.fixtures import Settings
 
+from accounts import memberships
+from accounts.models import Member, Role
 from chatapi.doctor.finding import Finding, Level
-from chatapi.doctor.notifications import check_deliveries, check_mail
+from chatapi.doctor.notifications import check_alerts, check_deliveries, check_mail
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, WebhookEndpoint
@@ -19,7 +21,7 @@ from tests.mail_server import PASSWORD, USER, serving, use
 from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
-from usage.models import EventKind
+from usage.models import EventKind, SpendAlert
 
 HOUR = timedelta(hours=1)
 OK = Level.OK
@@ -143,6 +145,27 @@ def test_an_event_that_nobody_delivers_is_found(alice: Person, now: datetime) ->
     (level, text), _ = found(check_deliveries())
     assert level is Level.WARNING
     assert text == "The oldest waits for 1 h: no reaper delivers."
+
+
+def test_an_alert_that_nobody_gets_is_named(alice: Person, bob: Person, settings: Settings) -> None:
+    settings.SENDS_EMAIL = True
+    for person in (alice, bob):
+        User.objects.filter(pk=person.user.pk).update(
+            email=f"{person.user.username}@acme.example", last_login=database_now()
+        )
+    alert = SpendAlert.objects.create(
+        organization=bob.project.organization,
+        threshold_nanodollars=5_000_000_000,
+        recipients=[bob.user.pk],
+    )
+    SpendAlert.objects.create(
+        organization=bob.project.organization, threshold_nanodollars=1, recipients=[alice.user.pk]
+    )
+    assert found(check_alerts()) == []
+    memberships.change_place(Member.objects.get(user=bob.user), Role.VIEWER, [bob.project])
+    assert found(check_alerts()) == [(Level.WARNING, f"Nobody gets the spend alert of {alert}.")]
+    settings.SENDS_EMAIL = False
+    assert found(check_alerts()) == []
 
 
 def test_endpoints_that_fail_are_named_without_their_paths(alice: Person, now: datetime) -> None:

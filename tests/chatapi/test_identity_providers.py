@@ -30,7 +30,7 @@ from chatapi.console.sign_in_settings import forget_accounts
 from tests.admin_pages import client_of, text
 from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
-from tests.chatapi.signing_in import SIGN_IN, sign_in, who, with_password
+from tests.chatapi.signing_in import SIGN_IN, confirmed, sign_in, who, with_password
 
 pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
 
@@ -384,6 +384,22 @@ def test_groups_neither_lift_a_limit_nor_give_a_role_above_it(
     assert who(come(provider, row, f"17-{group}")[1]) == "bob"
     member = Member.objects.get(user=bob.user)
     assert (member.role, member.is_limited, [*member.projects.all()]) == (role, True, [bob.project])
+
+
+def test_a_person_who_is_invited_again_comes_in_the_place_of_the_invitation(
+    provider: Provider, acme: Organization, alice: Person, charlie: Person
+) -> None:
+    """Charlie of Umbrella has a confirmed address of Acme's domain, and is invited to one project of Acme."""
+    row = offer(acme, provider, "acme.example", default_role="member")
+    confirmed(charlie, "charlie@acme.example")
+    named = {"sees": "only", "projects": [str(alice.project.pk)]}
+    sent = {"email": "charlie@acme.example", "role": "viewer", **named}
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    provider.knows("18", email="charlie@acme.example")
+    assert who(come(provider, row, "18")[1]) == "charlie"
+    member = Member.objects.get(user=charlie.user, organization=acme)
+    assert (member.role, member.is_limited, [*member.projects.all()]) == ("viewer", True, [alice.project])
+    assert User.objects.filter(email="charlie@acme.example").count() == 1
 
 
 def test_a_removed_member_comes_back_by_a_group_only(

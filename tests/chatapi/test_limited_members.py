@@ -266,6 +266,14 @@ def test_without_a_project_they_see_nothing(acme: Organization, own: Person) -> 
     assert (home.status_code, "Acme" in home.content.decode()) == (200, False)
 
 
+def test_without_a_project_the_first_page_says_whom_to_ask(own: Person) -> None:
+    client = limited(own)
+    Member.objects.get(is_limited=True).projects.clear()
+    shown = body(client.get("/console/"))
+    assert "You see no organization now: ask an owner of yours for a project." in shown
+    assert "An operator creates the first one" not in shown
+
+
 def test_a_project_of_another_organization_shows_nothing(own: Person, charlie: Person) -> None:
     client = limited(own, Role.MEMBER, charlie.project)
     home = client.get("/console/")

@@ -288,9 +288,14 @@ def test_a_member_is_removed(boss: Person, bob: Person) -> None:
 
 
 @pytest.mark.parametrize("email", ["c@example.com", "C@Example.com"])
-def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person, email: str) -> None:
+def test_an_address_of_another_organization_is_invited_once(
+    boss: Person, charlie: Person, email: str
+) -> None:
     User.objects.filter(pk=charlie.user.pk).update(username="c@example.com", email="c@example.com")
+    before = [*Member.objects.filter(user=charlie.user)]
+    assert said(boss, "POST", f"{HERE}/invites", {"email": email, "role": "reader"})["email"] == email.lower()
     assert refused(boss, "POST", f"{HERE}/invites", {"email": email, "role": "reader"})[0] == "email"
+    assert [*Member.objects.filter(user=charlie.user)] == before
 
 
 # ---- the audit log has the same rows of a change by the console

@@ -293,6 +293,65 @@ def test_an_owner_gets_no_link_to_what_is_not_theirs(
     assert answer.status_code == 403
 
 
+# ---- asked for by an owner
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_owner_has_a_link_mailed_to_a_member_and_never_sees_it(
+    mailoutbox: list[EmailMessage],
+    alice: Person,
+    bob: Person,
+    charlie: Person,
+    acme: Organization,
+) -> None:
+    """Bob belongs to another organization, too: the mail reaches nobody but Bob."""
+    confirmed(bob, "bob@acme.example")
+    Member.objects.create(organization=charlie.project.organization, user=bob.user, role=Role.OWNER)
+    member = Member.objects.get(user=bob.user, organization=acme)
+    client, page = client_of(alice.user), f"/console/{acme.pk}/members/{member.pk}/new-password"
+    shown = client.post(page, follow=True).content.decode()
+    assert "A link for another password was mailed to bob@acme.example." in shown
+    (mail,) = mailoutbox
+    assert (mail.to, "alice, an owner of Acme, asked" in str(mail.body)) == (["bob@acme.example"], True)
+    link = link_in(mail)
+    assert link not in shown
+    choose(Client(), link)
+    assert User.objects.get(pk=bob.user.pk).check_password(ANOTHER["new_password1"])
+    made = AuditEntry.objects.get(action="mailed a link for a new password")
+    assert (made.actor, made.organization_id) == ("alice", acme.pk)
+    for _ in range(attempts.MAX_MAILS_PER_ADDRESS):
+        shown = client.post(page, follow=True).content.decode()
+    assert "Too many attempts" in shown
+
+
+@pytest.mark.usefixtures("mailing")
+@pytest.mark.parametrize("case", ["unconfirmed", "somebody else's", "provider", "invited"])
+def test_an_owner_has_no_link_mailed_that_does_not_help(
+    mailoutbox: list[EmailMessage],
+    alice: Person,
+    bob: Person,
+    charlie: Person,
+    acme: Organization,
+    case: str,
+) -> None:
+    with_password(bob.user, email="bob@acme.example")
+    if case == "somebody else's":
+        confirmed(charlie, "bob@acme.example")
+    elif case == "provider":
+        EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+        EmailDomain.objects.create(organization=acme, domain="acme.example", approved_at=timezone.now())
+        IdentityProvider.objects.create(organization=acme, issuer="https://a.example", is_required=True)
+    elif case == "invited":
+        User.objects.filter(pk=bob.user.pk).update(password="!", last_login=None)
+    member = Member.objects.get(user=bob.user, organization=acme)
+    client = client_of(alice.user)
+    shown = client.post(f"/console/{acme.pk}/members/{member.pk}/new-password", follow=True)
+    assert ("no confirmed address" in shown.content.decode()) is (case in ("unconfirmed", "somebody else's"))
+    assert ("without a password" in shown.content.decode()) is (case == "provider")
+    assert (shown.status_code == 403) is (case == "invited")
+    assert mailoutbox == []
+
+
 # ---- one's own
 
 

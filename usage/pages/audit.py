@@ -89,8 +89,7 @@ class AuditFilterForm(forms.Form):
 
     def offer_choices(self, user: access.Person) -> None:
         """Offer people who may have acted, the kinds of rows that pages change, and the chosen values."""
-        known = memberships.known_to(user).filter(is_active=True).order_by("username")
-        people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
+        people = {name: name for name in memberships.names_known_to(user)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
         kinds = {label: _kind(label) for label in labels}
         for name, options in {"person": people, "type": kinds}.items():

@@ -156,8 +156,8 @@ class InvitedProject(Struct, frozen=True, kw_only=True):
 
 
 class InviteBody(Struct, frozen=True, kw_only=True):
-    """A person to invite, whose user name will be the e-mail address. Without `projects`, they see all; with
-    an empty list, none.
+    """A person to invite. The user name of a new person will be the e-mail address. Without `projects`, they
+    see all; with an empty list, none.
     """
 
     email: Email

@@ -177,9 +177,10 @@ class InvitedProject(Struct, frozen=True, kw_only=True):
 
 class Invite(Struct, frozen=True, kw_only=True):
     """An invitation; `projects` are those to which it is limited, if it is. Only the answer to its creation
-    has `url` and `mailed`. `url` is the path at which the person chooses a password: anyone who has it can
-    sign in as this person. `mailed` tells whether a mail server accepted the invitation. With the status
-    `expired`, the first link has expired; a newer link from the console may still work.
+    has `url` and `mailed`. `url` is the path at which the person chooses a password, or signs in to the
+    account that has the address: anyone who has it can sign in as a new person. `mailed` tells whether a mail
+    server accepted the invitation. With the status `expired`, the first link has expired; a newer link from
+    the console may still work.
     """
 
     object: Literal["organization.invite"] = "organization.invite"

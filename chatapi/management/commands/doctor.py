@@ -74,6 +74,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     if has_database:
         yield from _explained("database", lambda: [stores.check_database_clock()])
         yield from _explained("database", notifications.check_deliveries)
+        yield from _explained("database", notifications.check_alerts)
         yield from _explained("database", payment.check_reported_usage)
         yield from _explained("database", failed_statements.check_statements)
         yield from _explained("database", served_models.check_catalog)
