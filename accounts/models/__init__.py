@@ -1,4 +1,4 @@
-"""Tenants: organizations, projects, members, API keys and rate limits."""
+"""Tenants: organizations, projects, members, groups, API keys and rate limits."""
 
 from accounts.model_lists import validate_model_names
 from accounts.models.keys import APIKey, KeyScope, validate_scopes
@@ -6,6 +6,9 @@ from accounts.models.organizations import (
     LIMITABLE_ROLES,
     MAX_END_USER_CHARS,
     EndUser,
+    Group,
+    GroupMember,
+    GroupProject,
     Member,
     Organization,
     Project,
@@ -16,7 +19,7 @@ from accounts.models.organizations import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "APIKey", "EndUser", "KeyScope", "Member", "Organization",
-    "Project", "RateLimit", "Role", "ServiceAccount", "validate_model_names", "validate_scopes",
-    "validate_time_zone",
+    "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "APIKey", "EndUser", "Group", "GroupMember", "GroupProject",
+    "KeyScope", "Member", "Organization", "Project", "RateLimit", "Role", "ServiceAccount",
+    "validate_model_names", "validate_scopes", "validate_time_zone",
 ]  # fmt: skip
