@@ -157,7 +157,10 @@ def place(member: Member) -> str:
     ids, group_ids = (
         ",".join(map(str, sorted(rows.values_list("pk", flat=True)))) for rows in (row.projects, row.groups)
     )
-    return f"{row.role} {ids if row.is_limited else 'all'}" + (f" with {group_ids}" if group_ids else "")
+    # A form takes spaces at the end away, so no projects need a word, too.
+    return f"{row.role} {(ids or 'none') if row.is_limited else 'all'}" + (
+        f" with {group_ids}" if group_ids else ""
+    )
 
 
 def change_place(

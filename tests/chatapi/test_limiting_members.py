@@ -126,6 +126,15 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     assert place("bob") == ("admin", False, [])
 
 
+def test_a_member_without_a_project_gets_one_by_the_form(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [])
+    path = url(alice, f"members/{member.pk}/place")
+    form = owner.get(path).context["form"].initial
+    owner.post(path, form | {"projects": [bob.project.pk]})
+    assert place("bob") == ("member", True, ["research"])
+
+
 def test_a_form_of_before_takes_no_limit_away(owner: Client, alice: Person, bob: Person) -> None:
     member = Member.objects.get(user=bob.user)
     path = url(alice, f"members/{member.pk}/place")
