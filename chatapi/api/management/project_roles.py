@@ -1,12 +1,11 @@
 """The roles in projects, which are the same two for all, and the one role of each member in a project.
 
 They follow from the role in the organization, so that nobody has two. OpenAI's routes about them are below
-`/v1/projects`.
+`/v1/projects`. As in `groups.py`, `accounts` locks the organization before anything else.
 """
 
 from typing import Any
 
-from django.db import transaction
 from msgspec import structs
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -89,7 +88,6 @@ class ProjectUserRoles(ManagementRoute):
         _, role = _seen(self, request, project_id, user_id)
         return respond(cursor_page_of([role], self.query(request)))
 
-    @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         project, member = self.project(request, project_id), members.find_member(request, user_id)
         own, wanted = _role_of(member), _role_with_id(self.body(request).role_id)
@@ -122,7 +120,6 @@ class ProjectUserRole(ManagementRoute):
     def get(self, request: Request, project_id: str, user_id: str, role_id: str) -> Response:
         return respond(self._seen(request, project_id, user_id, role_id)[1])
 
-    @transaction.atomic
     def delete(self, request: Request, project_id: str, user_id: str, role_id: str) -> Response:
         member, _ = self._seen(request, project_id, user_id, role_id)
         members.take_from_project(request, member, self.project(request, project_id))
