@@ -99,7 +99,7 @@ class GroupInline(TenantAdmin, TabularInline):
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the person sees the members: groups need no permission of their own."""
         view = "accounts.view_member"
-        return request.user.has_perm(view) if obj is None else access.may(request.user, view, obj)
+        return request.user.has_perm(view) if obj is None else access.may_in(request.user, view, obj.pk)
 
     @display(description="Members")
     def people(self, row: Any) -> int:
