@@ -10,10 +10,11 @@ whole installation) or a member of organizations. Roles decide what members and 
 
 A membership may be *limited* to single projects. `roles_of` and all that asks it (`seen_by`, `where_may`,
 `may_in`, `may_enter`) leave limited memberships out: code that does not know of limits shows nothing of the
-organization. Only the console knows of them: see `may_in_projects` and `in_projects`.
+organization. Only the console knows of them: see `may_in_projects` and `in_projects`. A limited member sees
+their own projects and those of their groups, as `_limits` says.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -28,7 +29,7 @@ from django.db.models.functions import Now
 from accounts import roles
 from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
-from accounts.models import APIKey, EndUser, Member, Organization, Project, Role
+from accounts.models import APIKey, EndUser, Group, GroupMember, Member, Organization, Project, Role
 from accounts.natural_order import NaturalOrder
 
 Row = TypeVar("Row", bound=Model)
@@ -138,9 +139,8 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     """
     if not user.is_authenticated:
         return []
-    rows = Member.objects.filter(user_id=user.pk).annotate(
-        has_project=Exists(_in_limits(limited_members=OuterRef("pk"))), **columns
-    )
+    has_project = reduce(or_, (Exists(rows) for rows, _ in _limits(member=OuterRef("pk"))))
+    rows = Member.objects.filter(user_id=user.pk).annotate(has_project=has_project, **columns)
     memberships: list[Any] = list(
         rows.select_related("organization").order_by(NaturalOrder("organization__name"))
     )
@@ -239,35 +239,69 @@ def organizations_in_console(user: Person) -> QuerySet[Organization]:
     """Return the organizations of which the person sees anything in the console."""
     if is_operator(user) or not limited_roles_of(user):
         return seen_by(user, Organization.objects.all())
-    limited = _in_limits(limited_members__user=user.pk, limited_members__is_limited=True)
-    own = Q(pk__in=roles_of(user)) | Q(pk__in=limited.order_by().values("organization"))
+    own = Q(pk__in=roles_of(user))
+    for rows, _ in _limits(member__user=user.pk, member__is_limited=True):
+        own |= Q(pk__in=rows.values("member__organization"))
     return Organization.objects.filter(own)
 
 
 def projects_of(membership: Member, **columns: BaseExpression) -> list[Project]:
-    """Return the projects to which a membership is limited, archived ones included, in natural order, with
-    these columns, by name.
+    """Return the projects that a limited member sees, archived ones included, in natural order, with these
+    columns, by name.
     """
-    return list(_in_limits(limited_members=membership).annotate(**columns))
+    seen = reduce(or_, (Q(pk__in=rows.values(project)) for rows, project in _limits(member=membership)))
+    return list(Project.objects.filter(seen).annotate(**columns))
 
 
 def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple[int, int]]]:
-    """Return the projects to which memberships of these people are limited, by the people's ids: each as the
-    ids of its organization and of the project.
+    """Return the projects that limited memberships of these people show, by the people's ids: each as the ids
+    of its organization and of the project.
     """
-    rows = _in_limits(limited_members__user__in=people, limited_members__is_limited=True).order_by()
+    own, by_group = (
+        rows.values_list("member__user", "member__organization", project)
+        for rows, project in _limits(member__user__in=people, member__is_limited=True)
+    )
     found: dict[int, set[tuple[int, int]]] = {}
-    for person, organization_id, project_id in rows.values_list(
-        "limited_members__user", "organization", "pk"
-    ):
+    for person, organization_id, project_id in own.union(by_group):
         found.setdefault(person, set()).add((organization_id, project_id))
     return {person: frozenset(projects) for person, projects in found.items()}
 
 
-def _in_limits(**of_memberships: Any) -> QuerySet[Project]:
-    """Return the projects to which these memberships are limited."""
+def who_see(project: Project, members: QuerySet[Member]) -> QuerySet[Member]:
+    """Return those of the members who see the project: all of its organization, or single projects."""
+    sees = Q(is_limited=False)
+    for rows, path in _limits(member=OuterRef("pk")):
+        sees |= Q(Exists(rows.filter(**{path: project})))
+    return members.filter(sees, organization=project.organization_id)
+
+
+def _limits(**of_members: Any) -> Iterator[tuple[QuerySet[Any], str]]:
+    """Yield the rows that say which projects these members see if they are limited: of their own, then of
+    their groups. Each comes with the name of its project.
+    """
     # The organization, too: a row of another one would be a mistake, which must show nothing.
-    return Project.objects.filter(limited_members__organization=F("organization"), **of_memberships)
+    of_organization = F("member__organization")
+    own = Member.projects.through._default_manager.filter(project__organization=of_organization)
+    by_group = GroupMember.objects.filter(
+        group__organization=of_organization, group__projects__organization=of_organization
+    )
+    yield own.filter(**of_members), "project"
+    yield by_group.filter(**of_members), "group__projects"
+
+
+LIMITS = ("projects", "groups__projects")
+"""What `limits_of` reads of members, for `prefetch_related`."""
+
+
+def limits_of(membership: Member) -> dict[Project, list[Group]]:
+    """Return the projects that `projects_of` returns, for lists of members: their own first, then those of
+    groups only. Each comes with the groups that give it.
+    """
+    found: dict[Project, list[Group]] = {row: [] for row in membership.projects.all()}
+    for group in membership.groups.all():
+        for row in group.projects.all() if group.organization_id == membership.organization_id else ():
+            found.setdefault(row, []).append(group)
+    return {row: by for row, by in found.items() if row.organization_id == membership.organization_id}
 
 
 def in_projects(project_ids: Collection[int], rows: QuerySet[Row]) -> QuerySet[Row]:

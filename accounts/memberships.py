@@ -12,9 +12,10 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
-from accounts import access
+from accounts import access, groups
 from accounts.models import (
     LIMITABLE_ROLES,
+    Group,
     Member,
     Organization,
     Project,
@@ -39,6 +40,7 @@ KEPT = (
     "provider does not bring them back with all projects."
 )
 """The result of a removal that has kept the membership."""
+BY_GROUP = "This member sees the project by the group {}: take the member or the project from the group."
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
@@ -136,8 +138,11 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     return person
 
 
-def join(member: Member, projects: Sequence[Project] | None = None) -> None:
-    """Save the membership, and the person if new. It is limited to these projects, unless they are None.
+def join(
+    member: Member, projects: Sequence[Project] | None = None, in_groups: Collection[Group] = ()
+) -> None:
+    """Save the membership, and the person if new. It is limited to these projects and those of the groups,
+    unless the projects are None.
 
     Raises `ValidationError` for a role that can't be limited, and for projects of another organization.
     """
@@ -152,6 +157,7 @@ def join(member: Member, projects: Sequence[Project] | None = None) -> None:
         member.save()
         if projects is not None:
             member.projects.set(projects)
+        groups.set_groups(member, in_groups)
 
 
 def change_role(member: Member, role: str) -> None:
@@ -166,16 +172,28 @@ def change_role(member: Member, role: str) -> None:
 
 
 def place(member: Member) -> str:
-    """Return role and projects as the database has them, to be compared: "viewer 3,7", "admin all"."""
+    """Return role, projects and groups as the database has them, to be compared: "viewer 3,7", "admin all",
+    "member 3 with 1,2".
+    """
     row = Member.objects.get(pk=member.pk)
-    ids = ",".join(map(str, sorted(row.projects.values_list("pk", flat=True))))
-    return f"{row.role} {ids if row.is_limited else 'all'}"
+    ids, group_ids = (
+        ",".join(map(str, sorted(rows.values_list("pk", flat=True)))) for rows in (row.projects, row.groups)
+    )
+    # A form takes spaces at the end away, so no projects need a word, too.
+    return f"{row.role} {(ids or 'none') if row.is_limited else 'all'}" + (
+        f" with {group_ids}" if group_ids else ""
+    )
 
 
 def change_place(
-    member: Member, role: str, projects: Sequence[Project] | None, known: str | None = None
+    member: Member,
+    role: str,
+    projects: Sequence[Project] | None,
+    known: str | None = None,
+    in_groups: Collection[Group] | None = None,
 ) -> None:
-    """Change the role, and limit the member to these projects, or take the limit away (None).
+    """Change the role, limit the member to these projects and those of their groups, or take the limit away
+    (None), and put the member into these groups only, unless they are None.
 
     `known` is the `place` that the caller has decided on. Raises `ValidationError` if it is another one now,
     and as `change_role` and `join` do.
@@ -187,18 +205,26 @@ def change_place(
         member.role, member.is_limited = role, projects is not None
         member.save(update_fields=["role", "is_limited"])
         member.projects.set(projects or ())
+        if in_groups is not None:
+            groups.set_groups(member, in_groups)
 
 
 def add_project(member: Member, project: Project) -> None:
-    """Let a limited member see this project, too. Raises `ValidationError` as `join` does."""
+    """Let a limited member see this project, too, whether or not a group gives it. Raises `ValidationError`
+    as `join` does.
+    """
     check_limit(member.organization_id, member.role, [*member.projects.exclude(pk=project.pk), project])
     with _owned_after(member, is_owner=True):
         member.projects.add(project)
 
 
 def take_project(member: Member, project: Project) -> None:
-    """Take the project from a limited member, who sees nothing after the last one."""
+    """Take the project from a limited member, who sees nothing after the last one. Raises `ValidationError`
+    if a group of theirs gives it, so that they would still see it.
+    """
     with _owned_after(member, is_owner=True):
+        if group := member.groups.filter(projects=project).first():
+            raise ValidationError(BY_GROUP.format(group.name))
         member.projects.remove(project)
 
 
@@ -215,10 +241,16 @@ def check_limit(organization_id: int, role: str, projects: Sequence[Project] | N
 
 
 def projects_seen(member: Member) -> str:
-    """Return the projects that the member sees, as lists show them: "all", or the first names."""
+    """Return the projects that the member sees, as lists show them: "all", or the first names, those that
+    come by a group with it.
+    """
     if not member.is_limited:
         return "all"
-    names = [row.name for row in member.projects.all()]
+    own = set(member.projects.all())
+    names = []
+    for row, giving in access.limits_of(member).items():
+        by = ", ".join(group.name for group in giving)
+        names.append(f"{row.name} ({'also ' if row in own else ''}by {by})" if by else row.name)
     more = len(names) - MAX_NAMED
     shown = ", ".join(names[:MAX_NAMED])
     return (f"{shown} and {more} more" if more > 0 else shown) or "none"
@@ -228,7 +260,7 @@ def sees(member: Member) -> str:
     """Return what the member sees, for a sentence: "Acme", or "the project shop of Acme"."""
     if not member.is_limited:
         return str(member.organization)
-    names = [row.name for row in member.projects.all()]
+    names = [row.name for row in access.limits_of(member)]
     if len(names) == 1:
         return f"the project {names[0]} of {member.organization}"
     if 1 < len(names) <= MAX_NAMED:
@@ -238,7 +270,7 @@ def sees(member: Member) -> str:
 
 def remove(member: Member) -> bool:
     """Remove the membership and return True. If it is limited and the person may come back, keep it without
-    any project and return False: a new membership would be of all projects.
+    any project or group and return False: a new membership would be of all projects.
 
     Raises `ValidationError` if the organization would lose its last owner, or if the member is not as they
     were read.
@@ -246,6 +278,7 @@ def remove(member: Member) -> bool:
     with _owned_after(member, is_owner=False):
         if member.is_limited and may_come_back(member):
             member.projects.clear()
+            member.groups.clear()
             return False
         member.delete()
     return True

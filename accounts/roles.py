@@ -7,7 +7,7 @@ from accounts.models import Role
 # Each role has the permissions of the one before it.
 #
 # What concerns the whole installation is in none of them: models, deployments, prices, discounts, credit,
-# corrections, people's passwords, groups, and an organization's state.
+# corrections, people's passwords, groups of operators, and an organization's state.
 _VIEWER = frozenset(
     {
         "accounts.view_organization",

@@ -11,7 +11,9 @@ from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from accounts import groups
 from accounts.models import APIKey, Member, Project, RateLimit, Role
+from accounts.models import Group as MemberGroup
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import identity, response_store
 from chatapi.models import Deployment, ServedModel, StoredResponse
@@ -105,6 +107,7 @@ def furnish(project: Project, owner: User) -> None:
     EmailDomain.objects.create(organization=organization, domain="bench.example")
     IdentityProvider.objects.create(organization=organization)
     Group.objects.create(name="bench")
+    groups.create(organization.pk, "bench", Member.objects.filter(user=owner), [project])
     Authenticator.objects.create(user=owner, type=Authenticator.Type.TOTP, data={})
     credit.grant(organization, 10**9, credit.Note("bench", "bench"))
     now, scope = database_now(), f"organization/{organization.pk}"
@@ -187,5 +190,6 @@ def _values(key: APIKey) -> dict[str, Any]:
         "price_id": first(Price), "limit_id": first(BudgetLimit), "alert_id": first(SpendAlert),
         "deployment_id": first(Deployment), "endpoint_id": first(WebhookEndpoint, **of_organization),
         "domain_id": first(EmailDomain, **of_organization), "member_id": first(Member, **of_organization),
+        "group_id": first(MemberGroup, **of_organization),
         "model": MODEL, "period": f"{database_now():%Y-%m}",
     }  # fmt: skip

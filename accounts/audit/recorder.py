@@ -25,6 +25,8 @@ from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, EndUser, Organization, Project
 
 _BEFORE = "_audit_before"
+# Of a many-to-many field, in one entry.
+_MAX_NAMES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,9 @@ def _before_delete(sender: type[Model], instance: Model, **_: Any) -> None:
 
 
 def _relation_changes(sender: type[Model], instance: Model, action: str, **_: Any) -> None:
-    """Record changes of many-to-many fields, such as groups, with all names before and after."""
+    """Record changes of many-to-many fields, such as groups, with all names before and after, or with those
+    that differ if there are very many.
+    """
     if current_actor() is None:
         return
     name = _relation(instance, sender)
@@ -158,7 +162,15 @@ def _relation_changes(sender: type[Model], instance: Model, action: str, **_: An
         return
     before = instance.__dict__.pop(_BEFORE + name, [])
     if before != now:
-        record("changed", instance, {name: [before, now]})
+        record("changed", instance, {name: [_names(before, now), _names(now, before)]})
+
+
+def _names(names: list[str], others: list[str]) -> list[str]:
+    """Return the names; if either list has very many, those that the other one has not, and how many more."""
+    if max(len(names), len(others)) <= _MAX_NAMES:
+        return names
+    differing = sorted(set(names) - set(others))
+    return [*differing, f"and {len(names) - len(differing)} more"]
 
 
 def _relation(instance: Model, through: type[Model]) -> str:

@@ -1,4 +1,4 @@
-"""Tenants: organizations, projects, service accounts, end users and members."""
+"""Tenants: organizations, projects, service accounts, end users, members and groups of members."""
 
 from typing import Any
 from zoneinfo import available_timezones
@@ -207,3 +207,56 @@ class Member(models.Model):
     def name(self) -> str:
         """Return the person's name, as pages show it."""
         return shown_name(self.user)
+
+
+class Group(models.Model):
+    """A group of an organization's members: those who are limited to projects see its projects, too."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="groups", db_index=False
+    )
+    name = models.CharField(max_length=100, validators=[identifier])
+    members = models.ManyToManyField(Member, through="GroupMember", related_name="groups")
+    projects = models.ManyToManyField(Project, through="GroupProject", related_name="groups")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["organization_id", NaturalOrder("name"), "name"]
+        constraints = [
+            # Its index begins with the organization, so that column has none of its own.
+            models.UniqueConstraint(fields=["organization", "name"], name="group_name_in_organization")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+
+class GroupMember(models.Model):
+    """A member of a group."""
+
+    group = models.ForeignKey(Group, on_delete=models.CASCADE, db_index=False)
+    member = models.ForeignKey(Member, on_delete=models.CASCADE)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["group", "member"], name="one_row_per_group_and_member")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.member} in {self.group}"
+
+
+class GroupProject(models.Model):
+    """A project that a group gives to those of its members who are limited to projects."""
+
+    group = models.ForeignKey(Group, on_delete=models.CASCADE, db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["group", "project"], name="one_row_per_group_and_project")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project} of {self.group}"

@@ -120,7 +120,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     actions_detail = ["invitation"]
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).prefetch_related("projects").alias(shown_name=SHOWN_NAME)
+        return super().get_queryset(request).prefetch_related(*access.LIMITS).alias(shown_name=SHOWN_NAME)
 
     def get_form(
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any

@@ -96,7 +96,7 @@ def _management() -> dict[str, Schema]:
     """Return the operations of the management API, whose data is beside its routes."""
     found: dict[str, Schema] = {}
     for route in ROUTES:
-        path = re.sub(r"<\w+:(\w+)>", r"{\1}", f"/v1/organization/{route.path}")
+        path = re.sub(r"<\w+:(\w+)>", r"{\1}", f"/v1/{route.below}{route.path}")
         inside = [new_parameter("path", name, TEXT, "Its id.") for name in re.findall(r"{(\w+)}", path)]
         found[path] = {
             method.lower(): new_operation(

@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access, invitations, memberships, roles
-from accounts.models import Member, Project, Role
+from accounts.models import Group, Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.password_pages import mail_reset
@@ -24,6 +24,7 @@ PAGE = 50
 # Of more projects, a list is shown in which several can be chosen.
 MAX_CHECKBOXES = 100
 _ALL, _ONLY = "all", "only"
+_NO_PROJECT = "Choose at least one project."
 _KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
 
 
@@ -43,6 +44,7 @@ class PlaceForm(forms.Form):
         widget=forms.RadioSelect,
     )
     projects = forms.MultipleChoiceField(label="These projects", required=False)
+    groups = forms.MultipleChoiceField(required=False, widget=forms.CheckboxSelectMultiple)
     opened_with = forms.CharField(required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any, console: Console, member: Member | None = None) -> None:
@@ -52,6 +54,7 @@ class PlaceForm(forms.Form):
             "role": member.role if member is not None else Role.VIEWER,
             "sees": _ONLY if is_limited else _ALL,
             "projects": [str(row.pk) for row in own],
+            "groups": [str(row.pk) for row in member.groups.all()] if member is not None else [],
             "opened_with": memberships.place(member) if member is not None else "",
         }
         super().__init__(data, initial=initial)
@@ -61,6 +64,9 @@ class PlaceForm(forms.Form):
         # An archived project of theirs stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
         fields["projects"].choices = [(key, project_name(row)) for key, row in self.offered.items()]
+        rows = Group.objects.filter(organization=console.organization)
+        self.known_groups = {str(row.pk): row for row in rows}
+        fields["groups"].choices = [(key, row.name) for key, row in self.known_groups.items()]
         is_short = len(self.offered) <= MAX_CHECKBOXES
         fields["projects"].widget = (
             forms.CheckboxSelectMultiple(choices=fields["projects"].choices)
@@ -75,6 +81,11 @@ class PlaceForm(forms.Form):
             return None
         return [self.offered[each] for each in self.cleaned_data["projects"]]
 
+    @property
+    def in_groups(self) -> list[Group]:
+        """Return the groups of a valid form."""
+        return [self.known_groups[each] for each in self.cleaned_data["groups"]]
+
     def clean(self) -> dict[str, Any]:
         """Refuse a limit that can't be, and a choice of all projects with newly chosen ones."""
         data = self.cleaned_data
@@ -84,8 +95,9 @@ class PlaceForm(forms.Form):
         if data["sees"] == _ALL and not {*data["projects"]} <= {*self.initial["projects"]}:
             message = "Projects are chosen, too: choose “Only these” to keep them, or untick them."
             raise ValidationError({"sees": message})
-        if self.limit == []:
-            raise ValidationError({"projects": "Choose at least one project."})
+        if self.limit == [] and not Project.objects.filter(groups__in=self.in_groups).exists():
+            text = "Choose at least one project, or a group with one." if self.known_groups else _NO_PROJECT
+            raise ValidationError({"projects": text})
         memberships.check_limit(self.console.organization.pk, data["role"], self.limit)
         return data
 
@@ -129,7 +141,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not search.is_valid():
         context["mistake"] = first_mistake(search)
         return render(request, console, "members.html", context, status=400)
-    rows = search.found_in(_members(console)).order_by("pk").prefetch_related("projects")
+    rows = search.found_in(_members(console)).order_by("pk").prefetch_related(*access.LIMITS)
     after = request.GET.get("after", "")
     if is_id(after):
         rows = rows.filter(pk__gt=int(after))
@@ -171,7 +183,7 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         return render(request, console, "invite.html", {"title": "Invite a member", "form": form})
     member = form.cleaned_data["member"]
-    memberships.join(member, form.limit)
+    memberships.join(member, form.limit, form.in_groups)
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
@@ -187,10 +199,14 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     form = PlaceForm(request.POST or None, console, member)
     if form.is_valid():
         sent = form.cleaned_data
-        keeps_all = member.is_limited and {*form.initial["projects"]} <= {*sent["projects"]}
+        keeps_all = member.is_limited and all(
+            {*form.initial[name]} <= {*sent[name]} for name in ("projects", "groups")
+        )
         is_narrower = form.limit is not None and not keeps_all
         try:
-            memberships.change_place(member, sent["role"], form.limit, known=sent["opened_with"])
+            memberships.change_place(
+                member, sent["role"], form.limit, known=sent["opened_with"], in_groups=form.in_groups
+            )
         except ValidationError as error:
             form.add_error(None, error.messages)
         else:

@@ -17,21 +17,21 @@ from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import access
-from accounts.models import Member, Organization, Project
+from accounts.models import Group, GroupMember, GroupProject, Member, Organization, Project
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin, OwnChangesForm
 from accounts.pages.organization_form import NamedOrganizationForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import spent_column
 
-# Above this number of projects, or of members, the form of an organization leaves them out.
+# Above this number of projects, of members, or of groups, the form of an organization leaves them out.
 _MAX_INLINE_ROWS = 20
 
 
-def _count_of(model: type[Model]) -> Coalesce:
-    """Return an expression: the number of an organization's rows of this model."""
-    own = model._default_manager.filter(organization=OuterRef("pk")).order_by()
-    return Coalesce(Subquery(own.values("organization").annotate(count=Count("pk")).values("count")), 0)
+def _count_of(model: type[Model], owner: str = "organization") -> Coalesce:
+    """Return an expression: the number of an owner's rows of this model, by default of an organization's."""
+    own = model._default_manager.filter(**{owner: OuterRef("pk")}).order_by()
+    return Coalesce(Subquery(own.values(owner).annotate(count=Count("pk")).values("count")), 0)
 
 
 class NewOrganizationForm(ConstrainedForm):
@@ -79,6 +79,37 @@ class MemberInline(TenantAdmin, TabularInline):
         return f"{row.created_at:%Y-%m-%d %H:%M}"
 
 
+class GroupInline(TenantAdmin, TabularInline):
+    """An organization's groups of members; changes are made in the console."""
+
+    model = Group
+    extra = 0
+    fields = readonly_fields = ["name", "people", "given"]
+    hide_title = True
+    nobody_may = ("add", "change", "delete")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        counts = {
+            "people_counted": _count_of(GroupMember, "group"),
+            "projects_counted": _count_of(GroupProject, "group"),
+        }
+        rows: QuerySet[Any] = super().get_queryset(request).select_related("organization").annotate(**counts)
+        return rows
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the person sees the members: groups need no permission of their own."""
+        view = "accounts.view_member"
+        return request.user.has_perm(view) if obj is None else access.may_in(request.user, view, obj.pk)
+
+    @display(description="Members")
+    def people(self, row: Any) -> int:
+        return int(row.people_counted)
+
+    @display(description="Projects")
+    def given(self, row: Any) -> int:
+        return int(row.projects_counted)
+
+
 class ProjectInline(TenantAdmin, TabularInline):
     """An organization's projects."""
 
@@ -103,7 +134,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     number_columns = ("projects_count", "members_count", "spent")
     list_filter = ["is_active"]
     search_fields = ["name"]
-    inlines = [ProjectInline, MemberInline]
+    inlines = [ProjectInline, MemberInline, GroupInline]
     ordering = [NaturalOrder("name"), "name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
     nobody_may = ("delete",)  # the ledger names it; it can be made inactive
@@ -120,7 +151,8 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
         if obj is None:
             return []
         rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
-        return [inline for inline in self.inlines if not rows[inline][_MAX_INLINE_ROWS:].exists()]
+        few: list[Any] = [each for each in rows if not rows[each][_MAX_INLINE_ROWS:].exists()]
+        return [*few, GroupInline] if 0 < obj.groups.count() <= _MAX_INLINE_ROWS else few
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         own = ["name", "time_zone", "is_active"]

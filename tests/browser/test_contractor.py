@@ -97,7 +97,9 @@ def test_a_contractor_is_invited_to_one_project(
 def test_a_limit_takes_a_live_page_away(
     visitor: Page, browser: Browser, installation: Installation, console: str
 ) -> None:
-    """The page of a colleague who becomes limited reloads, and has one project."""
+    """The page of a colleague who becomes limited reloads, and has one project; so does that of a project
+    which a group gives and no longer gives.
+    """
     installation.shell(
         "from django.contrib.auth.models import User\n"
         "from accounts.models import Member, Organization\n"
@@ -118,6 +120,27 @@ def test_a_limit_takes_a_live_page_away(
     visitor.get_by_role("button", name="Save").click()
     expect(visitor.get_by_text("mia is now member of the project beta of Limits.")).to_be_visible()
     expect(page.locator(".switcher summary").first).to_contain_text("beta", timeout=15_000)
+
+    visitor.goto(f"{console}/members")
+    visitor.get_by_role("link", name="Groups").click()
+    visitor.get_by_role("link", name="Make one").click()
+    visitor.get_by_label("Name").fill("Team")
+    visitor.get_by_label("mia (member)").check()
+    visitor.get_by_label("alpha").check()
+    assert complaints(visitor) + keyboard_complaints(visitor) == []
+    visitor.set_viewport_size(PHONE)
+    assert complaints(visitor) == []
+    visitor.get_by_role("button", name="Make the group").click()
+    expect(visitor.get_by_role("row", name="Team")).to_contain_text("alpha")
+    assert complaints(visitor) == []
+    page.reload()
+    page.locator(".switcher summary").first.click()
+    page.get_by_role("link", name="alpha").click()
+    expect(page.locator(".switcher summary").first).to_contain_text("alpha")
+    for label in ("Remove Team", "Really remove?"):
+        visitor.get_by_role("button", name=label).click()
+    expect(visitor.get_by_text("Its people stay members.")).to_be_visible()
+    expect(page.get_by_text("There is no page at this URL.")).to_be_visible(timeout=15_000)
     context.close()
 
 

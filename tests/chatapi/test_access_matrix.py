@@ -14,15 +14,27 @@ from uuid import UUID
 import pytest
 from allauth.mfa.models import Authenticator
 from django.contrib import admin
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group as PermissionGroup
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Model
 from django.template.response import SimpleTemplateResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from accounts import access, roles
-from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role, ServiceAccount
+from accounts import access, groups, roles
+from accounts.models import (
+    APIKey,
+    Group,
+    GroupMember,
+    GroupProject,
+    Member,
+    Organization,
+    Project,
+    RateLimit,
+    Role,
+    ServiceAccount,
+)
 from accounts.pages.tenant_admin import TenantAdmin
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import response_store
@@ -237,7 +249,7 @@ class House:
             "usage_generation": generation,
             "chatapi_servedmodel": model,
             "auth_user": bob.user,
-            "auth_group": Group.objects.create(name="clerks"),
+            "auth_group": PermissionGroup.objects.create(name="clerks"),
             "sign_in_emaildomain": EmailDomain.objects.create(organization=acme, domain="acme.example"),
             "sign_in_identityprovider": IdentityProvider.objects.create(organization=acme),
             "mfa_authenticator": Authenticator.objects.create(user=bob.user, type="totp", data={}),
@@ -472,6 +484,7 @@ class Managed:
         account = ServiceAccount.objects.create(project=bob.project, name="backend")
         invited = User.objects.create(username="dora@example.com", password="!")
         invite = Member.objects.create(organization=bob.project.organization, user=invited, role=Role.VIEWER)
+        group = groups.create(bob.project.organization_id, "backend-group", projects=[bob.project])
         self.ids = {
             "project_id": str(bob.project.pk),
             "api_key_id": str(bob.api_key.pk),
@@ -479,6 +492,7 @@ class Managed:
             "user_id": str(bob.user.pk),
             "invite_id": str(invite.pk),
             "key_id": str(alice.api_key.pk),
+            "group_id": f"group_{group.pk}",
             "rate_limit_id": "rl-*",
             "role_id": "role_member",
             "spend_alert_id": str(alert.pk),
@@ -487,11 +501,11 @@ class Managed:
     def path(self, route: type[ManagementRoute], *, unknown: bool = False) -> str:
         """The path of the route about Acme's rows, or about some that there never were."""
         ids = self.ids if not unknown else dict.fromkeys(self.ids, "999999999")
-        return f"/v1/organization/{re.sub('<[a-z]+:([a-z_]+)>', lambda part: ids[part[1]], route.path)}"
+        return f"/v1/{route.below}{re.sub('<[a-z]+:([a-z_]+)>', lambda part: ids[part[1]], route.path)}"
 
 
 def operation_name(operation: tuple[type[ManagementRoute], str]) -> str:
-    return f"{operation[1]} {operation[0].path}"
+    return f"{operation[1]} {operation[0].below}{operation[0].path}"
 
 
 @pytest.fixture
@@ -552,6 +566,9 @@ def everything() -> list[Any]:
         APIKey,
         ServiceAccount,
         Member,
+        Group,
+        GroupMember,
+        GroupProject,
         RateLimit,
         BudgetLimit,
         SpendAlert,

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from accounts import memberships
+from accounts import groups, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
 from tests.admin_pages import client_of
@@ -261,11 +261,14 @@ def all_that_is_seen(client: Client, acme: Organization, address: str) -> list[s
     answers = [client.post(f"/console/{acme.pk}/members/invite", form, follow=True) for _ in range(2)]
     (link,) = re.findall(LINK, answers[0].content.decode())
     member = Member.objects.get(user__email=address, organization=acme)
+    groups.create(acme.pk, "Team", [member])
     searches = (address, "invitation", " ", "(invitation)", "0", "umbrella")
     paths = [
         *(f"/console/{acme.pk}/members?q={text}" for text in searches),
         *(f"/admin/accounts/member/?q={text}" for text in searches),
         f"/console/{acme.pk}/members/{member.pk}/place",
+        f"/console/{acme.pk}/members/groups",
+        f"/console/{acme.pk}/members/groups/new",
         f"/console/{acme.pk}/budgets/alerts/new",
         f"/console/{acme.pk}/audit",
         "/admin/accounts/member/add/",

@@ -18,8 +18,9 @@ from django.db.models import Model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from accounts import groups
 from accounts.keys import create_key
-from accounts.models import APIKey, Member, Organization, RateLimit, Role, ServiceAccount
+from accounts.models import APIKey, Group, Member, Organization, RateLimit, Role, ServiceAccount
 from chatapi import identity
 from chatapi.asgi import application
 from chatapi.models import ServedModel
@@ -57,6 +58,7 @@ class Umbrella(NamedTuple):
     rate_limit: RateLimit
     budget_limit: BudgetLimit
     spend_alert: SpendAlert
+    group: Group
 
     @property
     def rows(self) -> list[Model]:
@@ -77,6 +79,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "user_id": lambda umbrella: (str(umbrella.member.user_id), NEVER),
     "invite_id": lambda umbrella: (str(umbrella.invite.pk), NEVER),
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
+    "group_id": lambda umbrella: (f"group_{umbrella.group.pk}", f"group_{NEVER}"),
     "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
@@ -100,7 +103,8 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
     alert = SpendAlert.objects.create(
         organization=organization, threshold_nanodollars=1, recipients=[], subject_prefix=CANARY
     )
-    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert)
+    group = groups.create(organization.pk, f"{CANARY} group", [member], [person.project])
+    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert, group)
 
 
 @pytest.fixture

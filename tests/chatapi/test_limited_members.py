@@ -16,8 +16,8 @@ from django.test.utils import override_script_prefix
 from django.urls import resolve
 from django.utils import timezone
 
-from accounts import access, keys
-from accounts.models import APIKey, EndUser, Member, Organization, Project, RateLimit, Role
+from accounts import access, groups, keys
+from accounts.models import APIKey, EndUser, GroupProject, Member, Organization, Project, RateLimit, Role
 from chatapi.console import tenancy
 from chatapi.models import Deployment, ServedModel
 from chatapi.notifications import dispatch
@@ -44,13 +44,16 @@ _CHANGING = re.compile(
 GROUPS = ("project", "model", "key", "outcome", "error", "metadata", "end_user")
 
 
-def limited(person: Person, role: Role = Role.VIEWER, *projects: Project) -> Client:
+def limited(person: Person, role: Role = Role.VIEWER, *projects: Project, by_group: bool = False) -> Client:
     """Return a client of a new member who sees these projects only, by default that of the person."""
     user = User.objects.create_user(f"eve {role}", email="eve@example.com", last_login=timezone.now())
     member = Member.objects.create(
         organization=person.project.organization, user=user, role=role, is_limited=True
     )
-    member.projects.set(projects or [person.project])
+    if by_group:
+        groups.create(member.organization_id, "own-group", [member], projects or [person.project])
+    else:
+        member.projects.set(projects or [person.project])
     return client_of(user)
 
 
@@ -80,6 +83,7 @@ def let_the_canaries_in(acme: Organization) -> Person:
     )
     User.objects.filter(pk=other.user.pk).update(email="canary@example.com", last_login=timezone.now())
     keys.create_key(other.project, name="canary-key")
+    groups.create(acme.pk, "canary-group", [Member.objects.get(user=other.user)], [other.project])
     end_user = EndUser.objects.create(project=other.project, name="canary-end-user")
     for scope, scope_id, dollars in (
         ("organization", acme.pk, 876_501),
@@ -155,9 +159,11 @@ def shown(client: Client, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("role", ROLES)
-def test_no_page_shows_anything_of_another_project(acme: Organization, own: Person, role: Role) -> None:
-    client = limited(own, role)
+@pytest.mark.parametrize(("role", "by_group"), [*((role, False) for role in ROLES), (Role.MEMBER, True)])
+def test_no_page_shows_anything_of_another_project(
+    acme: Organization, own: Person, role: Role, by_group: bool
+) -> None:
+    client = limited(own, role, by_group=by_group)
     before = {path: shown(client, url(own, path)) for path in views(own)}
     statuses = {path: status for path, (status, _) in before.items() if status != 200}
     refused = {resolve(url(own, path)).url_name for path in statuses}
@@ -189,11 +195,11 @@ def test_the_first_pages_of_an_empty_project_show_nothing_of_others(
     assert {path: shown(client, url(alice, path)) for path in paths} == before
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("role", "by_group"), [*((role, False) for role in ROLES), (Role.MEMBER, True)])
 def test_rows_of_another_project_look_like_rows_that_never_were(
-    acme: Organization, own: Person, role: Role
+    acme: Organization, own: Person, role: Role, by_group: bool
 ) -> None:
-    client, other = limited(own, role), let_the_canaries_in(acme)
+    client, other = limited(own, role, by_group=by_group), let_the_canaries_in(acme)
     theirs = run(other)
     limit = BudgetLimit.objects.get(scope="project", scope_id=other.project.pk)
     of_all = BudgetLimit.objects.get(scope="organization")
@@ -274,8 +280,13 @@ def test_without_a_project_the_first_page_says_whom_to_ask(own: Person) -> None:
     assert "An operator creates the first one" not in shown
 
 
-def test_a_project_of_another_organization_shows_nothing(own: Person, charlie: Person) -> None:
-    client = limited(own, Role.MEMBER, charlie.project)
+@pytest.mark.parametrize("by_group", [False, True])
+def test_a_project_of_another_organization_shows_nothing(
+    own: Person, charlie: Person, by_group: bool
+) -> None:
+    client = limited(own, Role.MEMBER, charlie.project if not by_group else own.project, by_group=by_group)
+    # Rows that no form makes.
+    GroupProject.objects.update(project=charlie.project)
     home = client.get("/console/")
     assert (home.status_code, "Acme" in home.content.decode()) == (200, False)
     assert client.get(url(own, "overview")).status_code == 404

@@ -107,7 +107,13 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     member = Member.objects.get(user=bob.user)
     path = url(alice, f"members/{member.pk}/place")
     initial = owner.get(path).context["form"].initial
-    assert initial == {"role": "member", "sees": "all", "projects": [], "opened_with": "member all"}
+    assert initial == {
+        "role": "member",
+        "sees": "all",
+        "projects": [],
+        "groups": [],
+        "opened_with": "member all",
+    }
     own = {"role": "member", "sees": "only", "projects": [bob.project.pk], "opened_with": "member all"}
     shown = text(owner.post(path, own, follow=True))
     assert "bob is now member of the project research of Acme. This holds at once." in shown
@@ -124,6 +130,15 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     known = f"viewer {bob.project.pk}"
     owner.post(path, {"role": "admin", "sees": "all", "projects": [bob.project.pk], "opened_with": known})
     assert place("bob") == ("admin", False, [])
+
+
+def test_a_member_without_a_project_gets_one_by_the_form(owner: Client, alice: Person, bob: Person) -> None:
+    member = Member.objects.get(user=bob.user)
+    memberships.change_place(member, Role.MEMBER, [])
+    path = url(alice, f"members/{member.pk}/place")
+    form = owner.get(path).context["form"].initial
+    owner.post(path, form | {"projects": [bob.project.pk]})
+    assert place("bob") == ("member", True, ["research"])
 
 
 def test_a_form_of_before_takes_no_limit_away(owner: Client, alice: Person, bob: Person) -> None:
@@ -258,6 +273,7 @@ def test_the_admin_shows_a_limit_and_raises_no_role(owner: Client, alice: Person
 ALL_MEMBERS = {
     "chatapi/api/management/members.py": "lists limited members, too",
     "chatapi/api/management/audit_log.py": "finds what was done to limited members, too",
+    "chatapi/console/group_pages.py": "offers limited members, too",
     "chatapi/console/member_pages.py": "lists limited members, too",
     "chatapi/console/start.py": "asks whether somebody was invited",
     "chatapi/pages/key_panels.py": "names the member who made a key",

@@ -20,8 +20,18 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts import keys, memberships
-from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from accounts import groups, keys, memberships
+from accounts.models import (
+    APIKey,
+    Group,
+    GroupMember,
+    GroupProject,
+    Member,
+    Organization,
+    Project,
+    RateLimit,
+    Role,
+)
 from accounts.models.organizations import MAX_PROJECTS
 from chatapi import identity
 from chatapi.models import Deployment, ServedModel
@@ -146,6 +156,7 @@ def fill(acme: Organization, alice: Person) -> None:
         keys.create_key(alice.project, name=f"further key {number} ".ljust(100, "x"))
         user = User.objects.create(username=f"member {number} ".ljust(100, "x"), email="m@example.com")
         Member.objects.create(organization=acme, user=user, role=Role.MEMBER)
+    make_groups(acme)
     run(alice)
     repeat(run(alice, outcome=Outcome.FAILED), hours)
     for _ in range(100):
@@ -153,6 +164,23 @@ def fill(acme: Organization, alice: Person) -> None:
     while closing.close_next():
         pass
     Organization.objects.update(created_at=timezone.now() - timedelta(days=90))
+
+
+def make_groups(acme: Organization) -> None:
+    """Make as many groups as there may be, each with many people, and the most projects that it may have."""
+    rows = [
+        Group(organization=acme, name=f"group {number} ".ljust(100, "x"))
+        for number in range(groups.MAX_GROUPS - acme.groups.count())
+    ]
+    Group.objects.bulk_create(rows)
+    people = Member.objects.filter(organization=acme).order_by("-pk")[:90]
+    projects = list(Project.objects.filter(organization=acme).order_by("-name"))
+    given = [(row, projects[9 * number :][: groups.MAX_PROJECTS]) for number, row in enumerate(rows)]
+    GroupMember.objects.bulk_create(GroupMember(group=g, member=m) for g, m in product(rows, people))
+    GroupProject.objects.bulk_create(
+        GroupProject(group=g, project=each) for g, some in given for each in some
+    )
+    Member.objects.filter(pk__in=[row.pk for row in people[:45]]).update(is_limited=True)
 
 
 def repeat(failed: Generation, hours: Sequence[datetime]) -> None:
@@ -248,7 +276,7 @@ def test_every_page_of_a_limited_member_is_small_and_asks_little(
     projects = Project.objects.filter(organization=acme).exclude(pk=alice.project.pk)
     most = [alice.project, *projects[: memberships.MAX_PROJECTS_OF_LIMIT - 1]]
     eve = User.objects.create_user("eve")
-    memberships.join(Member(organization=acme, user=eve, role=Role.MEMBER), most)
+    memberships.join(Member(organization=acme, user=eve, role=Role.MEMBER), most, acme.groups.all())
     open_paths = {
         name: path for name, path in page_paths.of_console(house).items()
         if name in test_console_access.OF_PROJECTS

@@ -78,7 +78,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 75
+    assert len(made) == 102
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -180,6 +180,8 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     accept(installation, other.to_dict()["url"])
     (emil,) = organization.users.list(emails=["emil@example.com"])
     set_alerts(organization, project_id)
+    make_groups(organization, project_id, emil.id)
+    assign_project_roles(organization.projects, project_id, emil.id)
     assert organization.users.delete(emil.id).deleted
     assert [each.id for each in organization.users.list()] == [dora.id]
 
@@ -198,6 +200,50 @@ def assign_roles(organization: Any, owner_id: str) -> None:
     assert of_users.create(owner_id, role_id=owner.id).role.name == "owner"
     with pytest.raises(openai.BadRequestError, match="always has one role"):
         of_users.delete(owner.id, user_id=owner_id)
+
+
+def make_groups(organization: Any, project_id: str, reader_id: str) -> None:
+    groups, given = organization.groups, organization.projects.groups
+    first, second = (groups.create(name=name) for name in ("Research", "Ops"))
+    assert [each.name for each in groups.list(limit=1, order="desc")] == ["Ops", "Research"]
+    assert groups.update(second.id, name="Labs").name == "Labs"
+    assert groups.retrieve(second.id).name == "Labs"
+    assert groups.delete(second.id).deleted
+
+    assert groups.users.create(first.id, user_id=reader_id).user_id == reader_id
+    assert [each.id for each in groups.users.list(first.id)] == [reader_id]
+    assert groups.users.retrieve(reader_id, group_id=first.id).email == "emil@example.com"
+    assert list(groups.roles.list(first.id)) == []
+    with pytest.raises(openai.BadRequestError, match="no role"):
+        groups.roles.create(first.id, role_id="role_admin")
+    with pytest.raises(openai.BadRequestError, match="no role"):
+        groups.roles.delete("role_admin", group_id=first.id)
+    with pytest.raises(openai.NotFoundError, match="role"):
+        groups.roles.retrieve("role_admin", group_id=first.id)
+
+    role = organization.projects.roles.retrieve("role_project_member", project_id=project_id)
+    place = {"project_id": project_id, "group_id": first.id}
+    assert given.create(project_id, group_id=first.id, role=role.id).group_name == "Research"
+    assert given.retrieve(first.id, project_id=project_id, group_type="group").group_id == first.id
+    assert [each.group_id for each in given.list(project_id)] == [first.id]
+    assert [each.id for each in given.roles.list(first.id, project_id=project_id)] == [role.id]
+    assert given.roles.retrieve(role.id, **place).name == "member"
+    assert given.roles.delete(role.id, **place).deleted
+    assert given.roles.create(first.id, project_id=project_id, role_id=role.id).group.id == first.id
+    assert given.delete(first.id, project_id=project_id).deleted
+    assert groups.users.delete(reader_id, group_id=first.id).deleted
+
+
+def assign_project_roles(projects: Any, project_id: str, reader_id: str) -> None:
+    assert [each.name for each in projects.roles.list(project_id, limit=1)] == ["owner", "member"]
+    of_users, place = projects.users.roles, {"project_id": project_id, "user_id": reader_id}
+    (own,) = of_users.list(reader_id, project_id=project_id)
+    assert of_users.retrieve(own.id, **place).name == "member"
+    assert of_users.create(reader_id, project_id=project_id, role_id=own.id).role.id == own.id
+    with pytest.raises(openai.BadRequestError, match="one role"):
+        of_users.create(reader_id, project_id=project_id, role_id="role_project_owner")
+    with pytest.raises(openai.BadRequestError, match="all projects"):
+        of_users.delete(own.id, **place)
 
 
 def set_alerts(organization: Any, project_id: str) -> None:
@@ -269,7 +315,9 @@ def test_each_optional_argument_of_a_list(installation: Installation) -> None:
         invite = organization.invites.create(email="fay@example.com", role="reader")
         accept(installation, invite.to_dict()["url"])  # type: ignore[arg-type]
         (member,) = organization.users.list()
-        places = {"project_id": project.id, "user_id": member.id}
+        group = organization.groups.create(name="filtered")
+        organization.projects.groups.create(project.id, group_id=group.id, role="member")
+        places = {"project_id": project.id, "user_id": member.id, "group_id": group.id}
         sent, refused = set(optional_arguments()), dict[tuple[str, str], str | None]()
         for name, argument in sorted(sent):
             required: dict[str, Any] = {each: places[each] for each in arguments(name) if each in places}
@@ -325,7 +373,7 @@ def test_the_guide_names_what_is_not_here() -> None:
 
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/docs"):
-        admin.admin.organization.groups.list()
+        admin.admin.organization.certificates.list()
     with pytest.raises(openai.APIStatusError) as refused:
         admin.admin.organization.roles.create(role_name="auditor", permissions=["accounts.view_project"])
     assert refused.value.status_code == 405

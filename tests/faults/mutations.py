@@ -69,6 +69,16 @@ MUTATIONS = (
         ("tests/chatapi/test_limited_members.py::test_the_general_door_shows_a_limited_member_nothing",),
     ),
     Mutation(
+        "a group gives a project of another organization",
+        "accounts/access.py",
+        "group__organization=of_organization, group__projects__organization=of_organization\n",
+        "group__projects__isnull=False\n",
+        (
+            "tests/accounts/test_member_groups.py::test_a_group_reaches_no_other_organization",
+            "tests/chatapi/test_limited_members.py::test_a_project_of_another_organization_shows_nothing",
+        ),
+    ),
+    Mutation(
         "a holder with an old fence may settle",
         "usage/books/settlement.py",
         "if row is None or row.fence != item.fence:",

@@ -10,17 +10,19 @@ from django.urls import path
 from chatapi.api.management import (
     audit_log,
     data_retention,
+    groups,
     keys,
     limits,
     member_roles,
     members,
+    project_roles,
     projects,
     spend_alerts,
 )
 
 ROUTES = [
-    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *limits.routes,
-    *spend_alerts.routes, *data_retention.routes, *audit_log.routes,
+    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *groups.routes,
+    *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes, *audit_log.routes,
 ]  # fmt: skip
 
-urls = [path(f"organization/{route.path}", route.as_view()) for route in ROUTES]
+urls = [path(f"{route.below}{route.path}", route.as_view()) for route in ROUTES]

@@ -25,6 +25,7 @@ from usage.database.time_limit import time_limit
 # OpenAI's words for our kinds of objects; others keep the name of their model.
 _KINDS = {
     "accounts.apikey": "api_key",
+    "accounts.group": "group",
     "accounts.member": "user",
     "accounts.organization": "organization",
     "accounts.project": "project",
@@ -108,7 +109,10 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
         named = memberships.with_emails(members, query.actor_emails)
         found &= Q(actor_id__in=named.values("user"))
     if query.resource_ids is not None:
-        found &= Q(object_id__in=query.resource_ids)
+        of_groups = [each.removeprefix("group_") for each in query.resource_ids if each.startswith("group_")]
+        found &= Q(object_id__in=query.resource_ids) | Q(
+            object_type=_OBJECT_TYPES["group"], object_id__in=of_groups
+        )
     return found if query.project_ids is None else found & _of_projects(query.project_ids)
 
 
@@ -185,7 +189,9 @@ def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
 
 def _details(entry: AuditEntry) -> dict[str, Any]:
     """Return the object's id, and its new values if it was created or changed."""
-    found: dict[str, Any] = {"id": entry.object_id, "name": entry.object_name}
+    is_group = entry.object_type == _OBJECT_TYPES["group"]
+    row_id = f"group_{entry.object_id}" if is_group else entry.object_id
+    found: dict[str, Any] = {"id": row_id, "name": entry.object_name}
     new_values = {name: after for name, (_, after) in entry.changes.items()}
     match entry.action:
         case "created":

@@ -26,6 +26,8 @@ RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
 # Without control characters: a line break would end the mail's header.
 SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PREFIX_CHARS}}}\Z")]
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
+GroupId = Annotated[str, Meta(pattern=r"^group_[0-9]{1,18}\Z")]
+LongLimit = Annotated[int, Meta(ge=1, le=1_000)]
 ProjectRole = Literal["owner", "member"]
 
 
@@ -128,6 +130,61 @@ class RoleListQuery(Struct, frozen=True, kw_only=True):
     order: Literal["asc", "desc"] = "asc"
 
 
+class GroupListQuery(Struct, frozen=True, kw_only=True):
+    """A page of groups, in the order of their creation."""
+
+    after: GroupId | None = None
+    limit: LongLimit = 100
+    order: Literal["asc", "desc"] = "asc"
+
+
+class GroupUserListQuery(Struct, frozen=True, kw_only=True):
+    """A page of the members of a group."""
+
+    after: RowId | None = None
+    limit: LongLimit = 100
+    order: Literal["asc", "desc"] = "asc"
+
+
+class ProjectGroupListQuery(Struct, frozen=True, kw_only=True):
+    """A page of the groups of a project."""
+
+    after: GroupId | None = None
+    limit: LongLimit = 20
+    order: Literal["asc", "desc"] = "asc"
+
+
+class ProjectGroupQuery(Struct, frozen=True, kw_only=True):
+    """The type of a group; there is one."""
+
+    group_type: Literal["group"] = "group"
+
+
+class GroupBody(Struct, frozen=True, kw_only=True):
+    """The name of a group."""
+
+    name: Name
+
+
+class GroupUserBody(Struct, frozen=True, kw_only=True):
+    """A member of the organization."""
+
+    user_id: RowId
+
+
+class ProjectGroupBody(Struct, frozen=True, kw_only=True):
+    """A group, and the role of its members in the project: `member`, or the id of this role."""
+
+    group_id: GroupId
+    role: RoleId
+
+
+class GroupRoleBody(Struct, frozen=True, kw_only=True):
+    """A role for a group."""
+
+    role_id: RoleId
+
+
 class MemberRoleBody(Struct, frozen=True, kw_only=True):
     """The new role of a member."""
 
@@ -176,7 +233,7 @@ class RateLimitListQuery(Struct, frozen=True, kw_only=True):
 
     after: RateLimitId | None = None
     before: RateLimitId | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    limit: LongLimit = 100
 
 
 class RateLimitBody(Struct, frozen=True, kw_only=True):

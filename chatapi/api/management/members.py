@@ -10,7 +10,7 @@ from typing import Any, Literal
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
@@ -42,7 +42,7 @@ class Users(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        query, rows = self.query(request), _accepted(request)
+        query, rows = self.query(request), accepted(request)
         if query.emails is not None:
             rows = memberships.with_emails(rows, query.emails)
         return respond(
@@ -99,7 +99,7 @@ class ProjectUsers(ManagementRoute):
             Page[objects.ProjectUser],
             query=PageQuery,
             description="They are those who see all projects of the organization, and those who are limited "
-            "to projects and see this one.",
+            "to projects and see this one, by a group too.",
         ),
         "POST": ManagementOperation(
             "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
@@ -110,7 +110,7 @@ class ProjectUsers(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        query, rows = self.query(request), _who_see(request, self.project(request, project_id))
+        query, rows = self.query(request), who_see(request, self.project(request, project_id))
         return respond(
             page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
@@ -122,13 +122,11 @@ class ProjectUsers(ManagementRoute):
         if (sent.email is None) == (sent.user_id is None):
             raise InvalidRequest("Send either 'email' or 'user_id'.", "email")
         named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
-        member = _accepted(request).filter(named).first()
+        member = accepted(request).filter(named).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
         shown = _with_role(member, sent.role)
-        if member.is_limited:
-            access.require_role(caller_of(request), member.role)
-            memberships.add_project(member, project)
+        add_to_project(request, member, project)
         return respond(shown)
 
 
@@ -148,7 +146,7 @@ class ProjectUser(ManagementRoute):
         "DELETE": ManagementOperation(
             "deleteProjectUser", "Remove a member from a project", "accounts.delete_member", objects.Deleted,
             description="Takes the project from a member who is limited to projects; without any, the member "
-            "sees nothing. Refused for a member who sees all projects.",
+            "sees nothing. Refused for a member who sees all projects, or sees this one by a group.",
         ),
     }  # fmt: skip
 
@@ -165,19 +163,12 @@ class ProjectUser(ManagementRoute):
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Take the project from a limited member; refuse others, who see all projects."""
         member = self._member(request, project_id, user_id)
-        if not member.is_limited:
-            refuse(
-                "this member sees all projects. Limit the member to projects in the console, or remove "
-                "them from the organization: DELETE /v1/organization/users/{user_id}.",
-                "user_id",
-            )
-        access.require_role(caller_of(request), member.role)
-        memberships.take_project(member, self.project(request, project_id))
+        take_from_project(request, member, self.project(request, project_id))
         return respond(objects.Deleted(object="organization.project.user.deleted", id=user_id))
 
     def _member(self, request: Request, project_id: str, user_id: str) -> Member:
         """Return the member, if they see the project."""
-        return find_member(request, user_id, _who_see(request, self.project(request, project_id)))
+        return find_member(request, user_id, who_see(request, self.project(request, project_id)))
 
 
 class Invites(ManagementRoute):
@@ -209,7 +200,7 @@ class Invites(ManagementRoute):
         projects = []
         for named in sent.projects or ():
             projects.append(self.project(request, named.id))
-            if named.role != (own := _role_in_projects(_role(sent.role))):
+            if named.role != (own := role_in_projects(_role(sent.role))):
                 refuse(f"a person with this role is '{own}' in all projects.", "projects")
         caller = caller_of(request)
         member = self._join(request, None if sent.projects is UNSET else projects)
@@ -262,7 +253,7 @@ class Invite(ManagementRoute):
 routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]
 
 _MEMBERS: QuerySet[Member] = Member.objects.select_related("user", "organization").prefetch_related(
-    "projects"
+    *access.LIMITS
 )
 
 
@@ -270,20 +261,38 @@ def _members(request: Request) -> QuerySet[Member]:
     return access.managed_by(caller_of(request), _MEMBERS)
 
 
-def _accepted(request: Request) -> QuerySet[Member]:
+def accepted(request: Request) -> QuerySet[Member]:
     return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
 
 
-def _who_see(request: Request, project: Project) -> QuerySet[Member]:
+def who_see(request: Request, project: Project) -> QuerySet[Member]:
     """Return the members who see the project."""
-    named = Member.projects.through.objects.filter(member=OuterRef("pk"), project=project)
-    return _accepted(request).filter(Q(is_limited=False) | Exists(named))
+    return access.who_see(project, accepted(request))
+
+
+def add_to_project(request: Request, member: Member, project: Project) -> None:
+    """Add the project to those of a limited member; others see it already."""
+    if member.is_limited:
+        access.require_role(caller_of(request), member.role)
+        memberships.add_project(member, project)
+
+
+def take_from_project(request: Request, member: Member, project: Project) -> None:
+    """Take the project from a limited member. Raises `InvalidRequest` for one who would still see it."""
+    if not member.is_limited:
+        refuse(
+            "this member sees all projects. Limit the member to projects in the console, or remove "
+            "them from the organization: DELETE /v1/organization/users/{user_id}.",
+            "user_id",
+        )
+    access.require_role(caller_of(request), member.role)
+    memberships.take_project(member, project)
 
 
 def find_member(request: Request, user_id: str, among: QuerySet[Member] | None = None) -> Member:
     """Return the member with this person's id, of these members if they are given, or raise a 404."""
     is_id = user_id.isascii() and user_id.isdecimal() and len(user_id) <= 18
-    rows = _accepted(request) if among is None else among
+    rows = accepted(request) if among is None else among
     member = rows.filter(user=int(user_id)).first() if is_id else None
     if member is None:
         raise errors.object_not_found("user", "user_id")
@@ -325,17 +334,17 @@ def _role(name: str) -> str:
 def user(row: Member) -> objects.User:
     named = [
         objects.UserProject(id=str(project.pk), name=project.name, role="member")
-        for project in row.projects.all()
+        for project in (access.limits_of(row) if row.is_limited else ())
     ]
     projects = objects.UserProjects(data=named) if row.is_limited else None
     return objects.User(**_person(row), role=role_name(row.role), projects=projects)
 
 
 def _project_user(row: Member) -> objects.ProjectUser:
-    return objects.ProjectUser(**_person(row), role=_role_in_projects(row.role))
+    return objects.ProjectUser(**_person(row), role=role_in_projects(row.role))
 
 
-def _role_in_projects(role: str) -> Literal["owner", "member"]:
+def role_in_projects(role: str) -> Literal["owner", "member"]:
     return "owner" if role in (Role.OWNER, Role.ADMIN) else "member"
 
 
@@ -372,7 +381,7 @@ def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType 
         expires_at=int(expires_at.timestamp()),
         projects=[
             objects.InvitedProject(id=str(project.pk), role="member")
-            for project in (row.projects.all() if row.is_limited else ())
+            for project in (access.limits_of(row) if row.is_limited else ())
         ],
         url=url,
         mailed=mailed,

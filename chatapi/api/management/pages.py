@@ -79,6 +79,29 @@ def page_of_items(items: Sequence[Item], query: Any) -> Page[Item]:
     return _page(page, has_more=len(found) > query.limit)
 
 
+def cursor_page_of_rows(
+    rows: QuerySet[Row],
+    query: Any,
+    shown: Callable[[Row], Item],
+    cursor_of: Callable[[Row], str],
+    id_column: str = "pk",
+) -> CursorPage[Item]:
+    """Return a page of these rows by the ids in `id_column`, the highest first if `query.order` is `desc`.
+
+    A cursor ends with an id. It stays valid after its row was deleted.
+    """
+    is_descending = query.order == "desc"
+    if query.after is not None:
+        after = int(query.after.rpartition("_")[2])
+        rows = rows.filter(**{f"{id_column}__{'lt' if is_descending else 'gt'}": after})
+    # One row more than is shown tells whether there is another page.
+    found = list(rows.order_by(f"{'-' if is_descending else ''}{id_column}")[: query.limit + 1])
+    page, has_more = found[: query.limit], len(found) > query.limit
+    return CursorPage(
+        data=[shown(row) for row in page], next=cursor_of(page[-1]) if has_more else None, has_more=has_more
+    )
+
+
 def cursor_page_of(items: Sequence[Item], query: Any) -> CursorPage[Item]:
     """Return the same page as `page_of_items` in the form that some of OpenAI's lists have."""
     page = page_of_items(items, query)

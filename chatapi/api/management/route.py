@@ -37,8 +37,10 @@ class ManagementRoute(APIView):
     operations: ClassVar[Operations]
     operation: ManagementOperation
     """The operation of the request's method."""
+    below: ClassVar[str] = "organization/"
+    """The beginning of the path after `/v1/`; some of OpenAI's routes about projects have none."""
     path: ClassVar[str]
-    """The path after `/v1/organization/`, in the syntax of Django's `path()`."""
+    """The rest of the path, in the syntax of Django's `path()`."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods, then keys without the scope, the role or its permission."""
