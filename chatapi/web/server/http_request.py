@@ -3,7 +3,7 @@
 # ruff: noqa: N802, N815 - the names are Twisted's
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
@@ -146,6 +146,8 @@ class HTTPRequest(WebRequest):
     responseHeaders: Headers
     is_started = False
     _expects_continue = False
+    # Daphne's are functions in Python, which each look-up of a connection would call.
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     def __init__(self, channel: Any, queued: object) -> None:
         # Twisted would parse forms into `args`, which an ASGI application never sees.
@@ -305,16 +307,31 @@ class HTTPRequest(WebRequest):
             # Twisted drops only the first piece of a body that must not be sent; the client would take the
             # rest for the next response.
             message = {**message, "body": b""}
-        if (
-            message.get("type") == "http.response.start"
-            and not self.body.is_complete
-            and self.channel is not None
-        ):
-            self.channel.announce_end(self)  # the rest of the request's body is never read
-        super().handle_reply(message)
-        if self.startedWriting:
+        if self.finished or self.channel is None:
+            return
+        # Daphne would look up names in Twisted's module `http`, and write a line of a log.
+        is_beginning = message["type"] == "http.response.start"
+        if is_beginning == self._response_started:
+            raise ValueError(f"{message['type']} out of order")
+        if is_beginning:
+            self._begin_response(message["status"], message.get("headers", ()))
+            return
+        self.transport.hold()
+        try:
+            self.write(message.get("body", b""))
             self.responseHeaders = NO_HEADERS
-        self.transport.flush()
+            if not message.get("more_body"):
+                self.finish()
+        finally:
+            self.transport.flush()
+
+    def _begin_response(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._response_started = True
+        if not self.body.is_complete:
+            self.channel.announce_end(self)  # the rest of the request's body is never read
+        self.setResponseCode(status)
+        for name, value in headers:
+            self.responseHeaders.addRawHeader(name, value)
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer with a JSON envelope in place of Daphne's HTML page."""

@@ -174,7 +174,9 @@ class Server(DaphneServer):
         # Daphne never waits: a client that stops reading would fill this process's memory.
         if not protocol.writable.is_set():
             await protocol.writable.wait()
-        await super().handle_reply(protocol, message)
+        # Daphne's method would also look at the types of headers, which Django and our code know.
+        if "disconnected" not in self.connections.get(protocol, ("disconnected",)):
+            protocol.handle_reply(message)
         if message.get("more_body") and not protocol.writable.is_set():
             del message
             await protocol.writable.wait()
