@@ -31,7 +31,7 @@ from chatapi.wire.upstream.http_api import OPENAI, UpstreamAPI
 from chatapi.wire.upstream.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
-from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, new_session
+from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, is_pooled, new_session
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, estimate_prompt, in_thread, party
 from usage.failpoints import failpoint
 
@@ -124,7 +124,6 @@ class _Exchange:
         self._bytes_of_turn = 0
         self._paused: ResponseHandler | None = None
         self._has_ended = False
-        self.has_old_connection = False
         self._kind: UpstreamKind = api.kind(call.request)
         self.reader = self._kind.reader(call.request, call.max_output_tokens)
         self.custom_calls = CustomCalls()
@@ -187,6 +186,8 @@ class _Exchange:
         assert self._response is not None
         content = self._response.content
         self._resume()
+        if content.at_eof():  # as nearly always
+            return
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(REUSE_GRACE_S):
                 while not content.at_eof():
@@ -231,7 +232,7 @@ class _Exchange:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
                     raise  # otherwise the event loop was late, and the request has not been sent
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not self.has_old_connection:
+                if not is_pooled.get():
                     raise
 
     def _body(self) -> tuple[str, bytes]:
@@ -261,7 +262,6 @@ class _Exchange:
                 },
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
-                trace_request_ctx=self,
             )
 
     async def _read_error(self) -> bytes:

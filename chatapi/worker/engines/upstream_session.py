@@ -1,8 +1,7 @@
 """Pooled connections to upstreams: aiohttp's session, as the engine needs it."""
 
 import socket
-from types import SimpleNamespace
-from typing import Any
+from contextvars import ContextVar
 
 import aiohttp
 from aiohttp.client_reqrep import ConnectionKey
@@ -13,19 +12,17 @@ from aiohttp.tracing import Trace
 BEHIND_BYTES = 2 << 10
 # Bytes of one answer that may wait in the kernel, which takes twice as much.
 RECEIVE_BUFFER_BYTES = 32 << 10
+# Whether the last request of this task was sent on a pooled connection.
+is_pooled: ContextVar[bool] = ContextVar("pooled connection", default=False)
 
 
 def new_session() -> aiohttp.ClientSession:
     """Return a session without cookies, proxies, netrc or limit: the worker limits how much runs at once."""
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_reuseconn.append(_note_old_connection)
-    tracing.on_connection_create_start.append(_note_new_connection)
     return aiohttp.ClientSession(
         connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30, socket_factory=_socket),
         read_bufsize=BEHIND_BYTES,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
-        trace_configs=[tracing],
     )
 
 
@@ -46,6 +43,7 @@ class _Connector(aiohttp.TCPConnector):
             if connection.protocol is not None and not connection.protocol.should_close:
                 break
             connection.close()
+        is_pooled.set(connection is not None)
         return connection
 
 
@@ -58,11 +56,3 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     return made
-
-
-async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.has_old_connection = True
-
-
-async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.has_old_connection = False
