@@ -19,15 +19,22 @@ class BudgetWords(NamedTuple):
     each: str
     """How often it begins anew: "each month" or "in total"."""
     now: str
-    """Its current period in a sentence: "today", "this month" or "in total"."""
+    """Its current period in a sentence: "today", "this week", "this month" or "in total"."""
     current: str
     """Its current period as a label: "this day", "this month" or "total"."""
     dates: str
-    """Its period by date: "on 2 November 2026", "in November 2026" or "in total"."""
+    """Its period by date: "on 2 November 2026", "in the week from 2 November 2026", "in November 2026" or
+    "in total".
+    """
 
 
-EACH_PERIOD = {Period.MONTH: "each month", Period.DAY: "each day", Period.EVER: "in total"}
-_NOW = {Period.DAY: "today", Period.MONTH: "this month", Period.EVER: "in total"}
+EACH_PERIOD = {
+    Period.MONTH: "each month",
+    Period.WEEK: "each week",
+    Period.DAY: "each day",
+    Period.EVER: "in total",
+}
+_NOW = {Period.DAY: "today", Period.WEEK: "this week", Period.MONTH: "this month", Period.EVER: "in total"}
 # The owner, and the owner to a client. No client meets the budget of each end user: it has no row.
 _OWNERS: Mapping[Scope, tuple[str, str]] = {
     Scope.ORGANIZATION: ("organization", "Your organization's"),
@@ -57,6 +64,8 @@ def _dates(period: Period, start: date) -> str:
     match period:
         case Period.DAY:
             return f"on {start.day} {start:%B %Y}"
+        case Period.WEEK:
+            return f"in the week from {start.day} {start:%B %Y}"
         case Period.MONTH:
             return f"in {start:%B %Y}"
         case Period.EVER:

@@ -30,7 +30,7 @@ def validate_time_zone(name: str) -> None:
 
 
 class Organization(models.Model):
-    """A tenant: what is billed. Its budgets' days and months follow its time zone."""
+    """A tenant: what is billed. Its budgets' days, weeks and months follow its time zone."""
 
     name = models.CharField(max_length=100, unique=True, validators=[identifier])
     time_zone = models.CharField(max_length=64, default="UTC", validators=[validate_time_zone])

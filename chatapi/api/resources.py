@@ -52,7 +52,7 @@ class Budget(Struct, frozen=True):
     """A budget in its current period; `limit_*` is null without a limit, `pending_*` is held by requests."""
 
     scope: Literal["organization", "project", "key"]
-    period: Literal["day", "month", "ever"]
+    period: Literal["day", "week", "month", "ever"]
     period_start: date
     limit_usd: str | None
     limit_nanodollars: int | None

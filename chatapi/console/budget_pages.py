@@ -97,8 +97,8 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         "submit": "Set the budget",
         "back": console.url("budgets"),
         "has_no_project": not key and not console.projects,
-        "intro": f"A period begins at midnight in {console.organization.time_zone}. Limits of "
-        "the organization apply, too.",
+        "intro": f"A period begins at midnight in {console.organization.time_zone}, a week on Monday. Limits "
+        "of the organization apply, too.",
     }
     return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 

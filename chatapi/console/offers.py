@@ -74,6 +74,16 @@ def model_names(console: Console) -> list[str]:
     return [model.id for model in _callable(console)]
 
 
+def models_named(console: Console, part: str) -> list[str]:
+    """Return the names of these models that have the text in their name, or in one of their aliases."""
+    words = part.casefold()
+    return [
+        model.id
+        for model in _callable(console)
+        if any(words in name.casefold() for name in (model.id, *model.aliases))
+    ]
+
+
 def first_model(console: Console) -> str:
     """Return the name of a chat model that the organization can call; empty if there is none."""
     return next((model.id for model in _callable(console) if model.kind == ModelKind.CHAT), "")

@@ -1,4 +1,4 @@
-"""The search forms of the lists of keys, members and projects."""
+"""The search forms of the lists of keys, members and projects, and of everything."""
 
 import re
 from collections.abc import Mapping
@@ -27,6 +27,12 @@ class Search(forms.Form):
     def query(self) -> dict[str, str]:
         """Return the set parameters of a valid form, for the links of the list."""
         return {name: value for name, value in self.cleaned_data.items() if value}
+
+
+class EverythingSearch(Search):
+    """The text in the frame of each page."""
+
+    q = forms.CharField(label="Search", required=False, max_length=200)
 
 
 class KeySearch(Search):

@@ -291,7 +291,7 @@ def render(
     """Render a page in the console's frame; the context has its `title`."""
     match = request.resolver_match
     here = (match.url_name if match else None) or ""
-    nav = [_nav_link(request.path, console, each) for each in _PAGES if _is_shown(console, each)]
+    nav = menu(console, request.path)
     above = [link for link in nav if link.is_current and link.url.partition("?")[0] != request.path]
     frame = {
         "console": console,
@@ -305,6 +305,11 @@ def render(
         "are_projects_cut": len(console.projects) > MAX_CHOICES,
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
+
+
+def menu(console: Console, path: str = "") -> list[Link]:
+    """Return the links to the pages that the person may open; that of the path, or above it, is current."""
+    return [_nav_link(path, console, each) for each in _PAGES if _is_shown(console, each)]
 
 
 def _is_shown(console: Console, of: _Page) -> bool:

@@ -21,6 +21,7 @@ from chatapi.console import (
     projects,
     rate_limit_pages,
     request_pages,
+    search_page,
     settings_pages,
     sign_in,
     sign_in_settings,
@@ -35,6 +36,7 @@ app_name = "console"
 
 _of_organization = [
     path("", sign_in.home_of, name="home_of"),
+    path("search", search_page.search_page, name="search"),
     path("start", start.start_page, name="start"),
     path("overview", overview.overview_page, name="overview"),
     path("usage", usage_page.usage_page, name="usage"),

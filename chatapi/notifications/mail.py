@@ -58,7 +58,7 @@ def _body(event: Event) -> str:
     # During an update, an event may be of a kind that only the newer release can explain.
     if event.kind in texts.MEANINGS:
         zone = event.organization.time_zone if event.organization and event.kind in _OF_PERIODS else ""
-        periods = f" Days and months follow the time zone {zone}." if zone else ""
+        periods = f" Days, weeks and months follow the time zone {zone}." if zone else ""
         parts.append(f"{texts.MEANINGS[event.kind]}{periods}")
     parts.append(f"--\nYou get this mail because {_reason(event)}")
     return "\n\n".join(parts) + "\n"

@@ -135,7 +135,8 @@ LIMITED += ["--concurrent", "5", "--tokens-per-day", "70000"]
 
 
 @pytest.mark.parametrize(
-    ("per", "period"), [("day", Period.DAY), ("month", Period.MONTH), ("total", Period.EVER)]
+    ("per", "period"),
+    [("day", Period.DAY), ("week", Period.WEEK), ("month", Period.MONTH), ("total", Period.EVER)],
 )
 def test_a_key_can_have_limits_and_a_budget(per: str, period: Period) -> None:
     row = look_up(createkey(*LIMITED, "--budget-usd", "12.5", "--per", per).strip())

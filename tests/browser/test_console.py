@@ -190,6 +190,27 @@ def test_an_id_is_in_one_line_and_a_filters_button_in_line_with_its_fields(
 
 
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
+def test_the_search_for_everything_is_one_key_away_on_each_page(
+    page: Page, installation: Installation, ids: dict[str, int], size: Any
+) -> None:
+    page.set_viewport_size(size)
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/keys")
+    field = page.get_by_role("searchbox", name="Search everything")
+    for key in ("/", "Control+k"):
+        page.reload()
+        page.keyboard.press(key)
+        expect(field).to_be_focused()
+    page.keyboard.type("budgets/")
+    expect(field).to_have_value("budgets/")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("budgets")
+    page.get_by_role("main").get_by_role("link", name="Budgets and limits").click()
+    expect(page).to_have_url(f"{installation.url}/console/{ids['Tests']}/budgets")
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
 def test_a_column_of_requests_leads_to_its_requests_by_pointer_and_by_keyboard(
     page: Page, installation: Installation, ids: dict[str, int], used: str, size: Any
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_key_sees_what_it_spent_and_holds(alice: Person) -> None:
     charged = run(alice).amount_nanodollars
     held = admit(alice).reserved_nanodollars
     budgets = {(each["scope"], each["period"]): each for each in alice.get("/v1/key").json()["budgets"]}
-    assert set(budgets) == {("key", "day"), ("key", "month"), ("key", "ever")}
+    assert set(budgets) == {("key", period) for period in ("day", "week", "month", "ever")}
     month = budgets["key", "month"]
     assert (month["limit_usd"], month["limit_nanodollars"]) == ("5", 5_000_000_000)
     assert (month["posted_nanodollars"], month["pending_nanodollars"]) == (charged, held)

@@ -35,6 +35,7 @@ ANYONE, NOBODY = "viewer", None
 # The least role that may read, and the least that may send.
 TABLE: dict[str, tuple[str | None, str | None]] = {
     "home_of": ("viewer", NOBODY),
+    "search": ("viewer", NOBODY),
     "start": ("viewer", NOBODY),
     "overview": ("viewer", NOBODY),
     "usage": ("viewer", NOBODY),
@@ -105,9 +106,10 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
 }
 # The pages that people who see single projects may open, as far as their role allows it.
 OF_PROJECTS = {
-    "home_of", "start", "overview", "usage", "usage_file", "requests", "requests_file", "request", "live",
-    "keys", "key", "new_key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",
-    "budgets", "budget", "rate_limits", "models", "model", "playground", "playground_key", "playground_code",
+    "home_of", "search", "start", "overview", "usage", "usage_file", "requests", "requests_file", "request",
+    "live", "keys", "key", "new_key", "change_key", "rotate_key", "end_previous_key", "switch_key",
+    "revoke_key", "budgets", "budget", "rate_limits", "models", "model", "playground", "playground_key",
+    "playground_code",
 }  # fmt: skip
 OF_A_ROW = (
     "request", "live_stop", "key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",

@@ -124,7 +124,7 @@ def test_a_spend_alert_without_anybody_to_mail_says_so(
     assert SpendAlert.objects.get().recipients == []
 
 
-@pytest.mark.parametrize("period", ["day", "month", "ever"])
+@pytest.mark.parametrize("period", Period)
 @pytest.mark.parametrize("scope", [Scope.ORGANIZATION, Scope.PROJECT, Scope.API_KEY])
 def test_every_kind_of_budget_has_a_page(alice: Person, scope: Scope, period: str) -> None:
     ids = {
@@ -142,16 +142,16 @@ def test_every_kind_of_budget_has_a_page(alice: Person, scope: Scope, period: st
 
 def test_pages_of_the_list_have_each_limit_once(alice: Person) -> None:
     organization = alice.project.organization
-    for period in ("ever", "day", "month"):
+    for period in ("ever", "day", "month", "week"):
         limit(Scope.API_KEY, alice.api_key.pk, period, "1")
         limit(Scope.PROJECT, alice.project.pk, period, "1")
         limit(Scope.PROJECT_END_USERS, alice.project.pk, period, "1")
     whole = [each.limit.pk for each in limits_page(organization, None, None, 50) or ()]
     found: list[int] = []
-    for _ in range(5):
+    for _ in range(7):
         page = limits_page(organization, None, found[-1] if found else None, 2)
         found += [each.limit.pk for each in page or ()]
-    assert len(whole) == 9
+    assert len(whole) == 12
     assert found == whole
 
 
@@ -164,6 +164,9 @@ def test_budgets_that_are_nearly_reached_come_first_the_fullest_at_the_top(alice
         BudgetLimit.objects.create(**key, period="ever", limit_nanodollars=spent * 10 // 9),
         BudgetLimit.objects.create(
             scope=Scope.PROJECT, scope_id=project, period="ever", limit_nanodollars=spent * 8 // 7
+        ),
+        BudgetLimit.objects.create(
+            scope=Scope.PROJECT, scope_id=project, period="week", limit_nanodollars=spent * 6 // 5
         ),
         BudgetLimit.objects.create(**key, period="day", limit_nanodollars=spent * 5 // 4),
         BudgetLimit.objects.create(

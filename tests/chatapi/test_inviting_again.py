@@ -265,6 +265,7 @@ def all_that_is_seen(client: Client, acme: Organization, address: str) -> list[s
     searches = (address, "invitation", " ", "(invitation)", "0", "umbrella")
     paths = [
         *(f"/console/{acme.pk}/members?q={text}" for text in searches),
+        *(f"/console/{acme.pk}/search?q={text}" for text in searches),
         *(f"/admin/accounts/member/?q={text}" for text in searches),
         f"/console/{acme.pk}/members/{member.pk}/place",
         f"/console/{acme.pk}/members/groups",

@@ -148,6 +148,8 @@ def views(person: Person) -> Iterator[str]:
     for query in ("", "?sort=cost", "?outcome=any_error", "?time=settled&days=7"):
         for name in ("requests", "requests.csv", "requests.ndjson"):
             yield f"{name}{query}"
+    for text in ("canary", "alice", "own-person", "a", f"{timezone.now():%Y-%m}"):
+        yield f"search?q={text}"
     yield from ("keys?q=canary", "keys?q=alice", "live?model=canary-model")
     yield f"overview?key={person.api_key.pk}"
 

@@ -30,8 +30,8 @@ def test_every_page_of_the_console_is_in_its_menu_or_below() -> None:
     menu = {routes[page.name] for page in tenancy._PAGES}
     read = {name for name, (reader, _) in TABLE.items() if reader}
     apart = {name for name in read if re.split(r"[/.]", routes[name])[0] not in menu}
-    # The first leads to the start; the switcher of projects leads to the second.
-    assert apart == {"home_of", "new_project"}
+    # The first leads to the start, the switcher of projects to the second, the field at the top to the third.
+    assert apart == {"home_of", "new_project", "search"}
 
 
 def test_every_page_of_the_admin_is_in_its_menu_or_below() -> None:

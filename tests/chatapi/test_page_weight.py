@@ -109,6 +109,7 @@ CONSOLE_VIEWS = {
     ),
     "usage": ("project={project}", "key_kind=live&model=small", "days=90", "days=30&bucket=hour", *GROUPED),
     "requests": ("project={project}", "sort=cost", "outcome=any_error", "key_kind=live"),
+    "search": ("q=e", "q=person+1", "q=e&project={project}", "q={end_user}", "q=2026-10", "q=zzz"),
     "model": ("project={project}",),
     "keys": ("project={project}",),
     "live": ("project={project}",),

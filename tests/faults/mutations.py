@@ -197,9 +197,16 @@ MUTATIONS = (
     Mutation(
         "the event of a threshold is written after the transaction that crosses it",
         "usage/books/settlement.py",
-        "    outbox.write_crossed(now, changes, posted)\n",
-        "    connection.on_commit(lambda: outbox.write_crossed(now, changes, posted))\n",
+        "    outbox.write_crossed(now, changes, *posted)\n",
+        "    connection.on_commit(lambda: outbox.write_crossed(now, changes, *posted))\n",
         ("tests/usage/test_events.py::test_events_are_in_the_transaction_that_crosses_their_thresholds",),
+    ),
+    Mutation(
+        "the thresholds of weeks are not looked for",
+        "usage/books/settlement.py",
+        "weeks.read_posted(changes) if any(each.row.has_weeks for each in moving) else []",
+        "[]",
+        ("tests/usage/test_weeks_of_budgets.py::test_each_threshold_is_one_event_of_a_week",),
     ),
     Mutation(
         "a dead worker's answer may cost more than was held for it",

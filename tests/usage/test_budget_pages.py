@@ -43,11 +43,12 @@ def test_the_fullest_come_first(root: Client, alice: Person, charlie: Person, ti
     rows = [
         limit("key", charlie.api_key.pk, spent, "day"),
         limit("project", alice.project.pk, 2 * spent),
+        limit("key", alice.api_key.pk, 4 * spent, "week"),
         limit("key", alice.api_key.pk, 10**15, "ever"),
     ]
     assert listed(root) == [row.pk for row in rows]
-    (full, half, _) = root.get("/admin/budgets/").context["lines"]
-    assert (full.full.text, half.full.text) == ("100 %, reached", "50 %")
+    (full, half, quarter, _) = root.get("/admin/budgets/").context["lines"]
+    assert (full.full.text, half.full.text, quarter.full.text) == ("100 %, reached", "50 %", "25 %")
     assert full.use.posted_nanodollars == spent
 
 
@@ -82,12 +83,13 @@ def test_a_budgets_page_says_which_keys_spent_it(
     assert "Limit each month" in shown(root.get(f"/admin/budgets/{limits['blocks'].pk}"))
 
 
+@pytest.mark.parametrize("period", ["month", "week"])
 @pytest.mark.parametrize("path", ["/admin/budgets/", "/console/{}/budgets"])
 def test_a_warning_that_was_raised_beyond_what_is_spent_is_not_reached(
-    root: Client, alice: Person, path: str
+    root: Client, alice: Person, path: str, period: str
 ) -> None:
     row = BudgetLimit.objects.create(
-        scope="project", scope_id=alice.project.pk, period="month", soft_limit_nanodollars=1
+        scope="project", scope_id=alice.project.pk, period=period, soft_limit_nanodollars=1
     )
     spent, path = run(alice).amount_nanodollars, path.format(alice.project.organization_id)
     for amount, is_reached in ((spent, True), (spent + 1, False)):

@@ -63,10 +63,13 @@ def live(admission: ledger.Admission) -> None:
         ledger.settle(NOW, [completed(claimed)])
 
 
+@pytest.mark.parametrize("period", ["day", "week"])
 @pytest.mark.parametrize("scope", ["project_user", "org_user"])
-def test_of_100_first_requests_of_one_end_user_as_many_pass_as_fit(key: APIKey, ann: Ask, scope: str) -> None:
+def test_of_100_first_requests_of_one_end_user_as_many_pass_as_fit(
+    key: APIKey, ann: Ask, scope: str, period: str
+) -> None:
     owner = key.project_id if scope == "project_user" else key.project.organization_id
-    limit(scope, owner, "day", 7 * HELD)
+    limit(scope, owner, period, 7 * HELD)
     results = asyncio.run(admitted([ann() for _ in range(100)]))
     refusals = [each for each in results if isinstance(each, BudgetExceeded)]
     assert len(refusals) == 93
@@ -74,7 +77,7 @@ def test_of_100_first_requests_of_one_end_user_as_many_pass_as_fit(key: APIKey, 
     person = EndUser.objects.get(name="ann")
     held = Budget.objects.filter(scope="end_user", scope_id=person.pk)
     assert set(held.values_list("period", "pending_nanodollars")) == {
-        (period, 7 * HELD) for period in ("day", "month", "ever")
+        (each, 7 * HELD) for each in ("day", "month", "ever")
     }
     assert Budget.rows(LimitKey("key", key.pk, "ever")).get().pending_nanodollars == 7 * HELD
     assert verify().differences == []
@@ -89,14 +92,17 @@ def test_100_end_users_have_a_budget_each(key: APIKey, ask: Ask) -> None:
     assert set(Generation.objects.values_list("end_user", flat=True)) == set(names)
 
 
-def test_the_own_limit_comes_first_then_the_projects_then_the_organizations(key: APIKey, ann: Ask) -> None:
-    limit("org_user", key.project.organization_id, "day", 0)
+@pytest.mark.parametrize("period", ["day", "week"])
+def test_the_own_limit_comes_first_then_the_projects_then_the_organizations(
+    key: APIKey, ann: Ask, period: str
+) -> None:
+    limit("org_user", key.project.organization_id, period, 0)
     assert [type(each) for each in admit(ann())] == [BudgetExceeded]
-    limit("project_user", key.project_id, "day", HELD)
+    limit("project_user", key.project_id, period, HELD)
     assert not isinstance(admit(ann())[0], BudgetExceeded)
     assert isinstance(admit(ann())[0], BudgetExceeded)
     person = EndUser.objects.get(name="ann")
-    limit("end_user", person.pk, "day", 2 * HELD)
+    limit("end_user", person.pk, period, 2 * HELD)
     assert not isinstance(admit(ann())[0], BudgetExceeded)
     (refused,) = admit(ann())
     assert (refused.budget.scope, refused.budget.scope_id) == ("end_user", person.pk)

@@ -29,14 +29,14 @@ from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from tests.usage.conftest import NOW, PRICE, limit
 from usage import pricing
-from usage.books import corrections, credit, idempotency, ledger
+from usage.books import corrections, credit, idempotency, ledger, weeks
 from usage.books.credit import Note
 from usage.books.idempotency import Idempotency
 from usage.books.settlement import RETRYABLE_OUTCOMES
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
-from usage.models.budget_keys import BudgetOwners
+from usage.models.budget_keys import BudgetKey, BudgetOwners
 from usage.pricing import FREE, Price, Tokens
 from usage.verification import seals, verify
 
@@ -85,7 +85,7 @@ class Kept:
 
 
 class Ledger(RuleBasedStateMachine):
-    """One organization with two keys, a limit that is reached soon, and credit that may be required."""
+    """One organization with two keys, limits that are reached soon, and credit that may be required."""
 
     generations: Bundle[UUID] = Bundle("generations")
 
@@ -106,8 +106,8 @@ class Ledger(RuleBasedStateMachine):
         transaction.set_rollback(True)
         self.example.__exit__(None, None, None)
 
-    @initialize(target=generations, room=st.integers(100_000, 400_000))
-    def open_the_books(self, room: int) -> UUID | MultipleResults[UUID]:
+    @initialize(target=generations, room=st.integers(100_000, 400_000), of_week=st.integers(100_000, 300_000))
+    def open_the_books(self, room: int, of_week: int) -> UUID | MultipleResults[UUID]:
         self.organization = Organization.objects.create(name="Machine")
         project = Project.objects.create(organization=self.organization)
         self.keys = [
@@ -115,7 +115,11 @@ class Ledger(RuleBasedStateMachine):
             for number in range(2)
         ]
         limit("key", self.keys[0].pk, "month", room)
-        self.limits = {(f"key/{self.keys[0].pk}/month/"): room}
+        limit("organization", self.organization.pk, "week", of_week)
+        self.limits = {
+            f"key/{self.keys[0].pk}/month/": room,
+            f"organization/{self.organization.pk}/week/": of_week,
+        }
         # Chance would hardly ever admit, claim and settle a request that holds nothing though its output
         # costs something.
         first = self.admit(key=0, size=0, price=FREE_INPUT)
@@ -135,7 +139,7 @@ class Ledger(RuleBasedStateMachine):
         wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
         owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, None)
-        ids = owners.budget_ids(day)
+        ids = owners.budget_ids(day) + owners.week_ids(day)
         known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])
         if known is not None and sent is not None:
@@ -336,6 +340,7 @@ class Ledger(RuleBasedStateMachine):
     def the_budgets_are_the_models(self) -> None:
         found = {row.id: (row.posted_nanodollars, row.pending_nanodollars) for row in Budget.objects.all()}
         names = found.keys() | self.posted.keys() | self.pending.keys()
+        found |= weeks.read([BudgetKey.parse(name) for name in names if "/week/" in name])
         assert {name: found.get(name, (0, 0)) for name in names} == {
             name: (self.posted[name], self.pending[name]) for name in names
         }

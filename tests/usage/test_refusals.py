@@ -30,7 +30,7 @@ def refusal(ask: Ask) -> BudgetExceeded:
 
 
 @pytest.mark.parametrize("scope", ["organization", "project", "key"])
-@pytest.mark.parametrize("period", ["month", "ever"])
+@pytest.mark.parametrize("period", ["week", "month", "ever"])
 def test_a_refusal_names_the_budget_that_refuses_for_good(
     key: APIKey, held: None, ask: Ask, scope: str, period: str
 ) -> None:

@@ -157,8 +157,11 @@ def test_no_page_looks_through_all_requests(root: Client, used: Generation) -> N
 
 
 def test_no_page_of_the_console_looks_through_all_requests(root: Client, used: Generation) -> None:
-    limit = BudgetLimit.objects.create(
-        scope="project", scope_id=used.project_id, period="month", limit_nanodollars=1
+    month, week = (
+        BudgetLimit.objects.create(
+            scope="project", scope_id=used.project_id, period=period, limit_nanodollars=1
+        )
+        for period in ("month", "week")
     )
     own = {"project": used.project_id, "key": used.api_key_id, "model": "small"}
     narrowed = ["", *(f"?{urlencode({name: value})}" for name, value in own.items())]
@@ -170,7 +173,8 @@ def test_no_page_of_the_console_looks_through_all_requests(root: Client, used: G
     ]
     found += [f"{name}?key_kind=live&model=small" for name in ("overview", "usage", "requests")]
     found += ["models/small", f"models/small?project={used.project_id}"]
-    found += ["requests?error=upstream_error", "budgets", f"budgets/{limit.pk}", "keys"]
+    found += ["requests?error=upstream_error", "budgets", f"budgets/{month.pk}", f"budgets/{week.pk}", "keys"]
+    found += ["search?q=a", f"search?q=a&project={used.project_id}"]
     for page in found:
         with never_all_rows():
             assert root.get(f"/console/{used.organization_id}/{page}").status_code == 200, page

@@ -37,11 +37,11 @@ def look(now: datetime | None = None) -> list[str]:
 def test_an_old_release_settles_and_the_next_look_writes_the_events(alice: Person) -> None:
     run(alice)
     spent = Budget.rows(LimitKey("key", alice.api_key.pk, "ever")).get().posted_nanodollars
-    for period in ("ever", "month", "day"):
+    for period in ("ever", "month", "week", "day"):
         limit("key", alice.api_key.pk, period, 2 * spent)
     limit("project", alice.project.pk, "ever", spent)
     limit("organization", alice.project.organization_id, "ever", 2 * spent + 1)
-    assert sorted(look()) == ["budget.reached 100"] + 4 * ["budget.reached 50"] + ["budget.reached 80"]
+    assert sorted(look()) == ["budget.reached 100"] + 5 * ["budget.reached 50"] + ["budget.reached 80"]
     subjects = Event.objects.filter(threshold="50").values_list("subject", flat=True)
     assert f"organization/{alice.project.organization_id}/ever" not in subjects
 
@@ -49,6 +49,7 @@ def test_an_old_release_settles_and_the_next_look_writes_the_events(alice: Perso
 def test_a_period_that_is_over_has_no_late_events(alice: Person) -> None:
     run(alice)
     limit("key", alice.api_key.pk, "day", 1)
+    limit("key", alice.api_key.pk, "week", 1)
     limit("key", alice.api_key.pk, "month", 1)
     assert look(database_now() + timedelta(days=40)) == []
 

@@ -150,7 +150,9 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
     headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
-        refused = budgets.reserve(headroom, _budget_ids(now, item), item.reserved_nanodollars, item.time_zone)
+        # Weeks without a limit are not among those that are known.
+        ids = (*_budget_ids(now, item), *BudgetOwners.of(item).week_ids(local_day(now, item.time_zone)))
+        refused = budgets.reserve(headroom, ids, item.reserved_nanodollars, item.time_zone)
         results.append(refused or item.id)
     is_held = _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
     # If a limit was lowered since the headroom was read, read it again.

@@ -1,7 +1,7 @@
 """Holds and spending of budgets: conditional updates, so that no budget and no prepaid credit is overdrawn.
 
 An organization's budget "ever" counts all that it has spent, so its credit is one more limit of that budget.
-Rows are always locked in id order, which rules out deadlocks.
+Rows are always locked in id order, which rules out deadlocks. Weeks have no rows: see `weeks.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
+from usage.books import weeks
 from usage.books.budget_limits import limit_of, signed_limit_of
 from usage.database import sql
 from usage.errors import BudgetExceeded
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import BudgetKey, Period
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
 
 # The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
@@ -49,6 +50,12 @@ def hold(amounts: Mapping[str, int]) -> bool:
         AND NOT EXISTS (
             SELECT 1 FROM usage_credit AS c WHERE {_IS_REQUIRED_CREDIT}
             AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
+        AND (b.period <> '{weeks.DAY}' OR NOT EXISTS (
+            SELECT 1 {limit_of(amounts, Period.WEEK)} AND (
+                SELECT SUM(d.posted_nanodollars + d.pending_nanodollars)
+                    > l.limit_nanodollars - SUM(COALESCE(of_day.amount, 0))
+                FROM usage_budget AS d LEFT JOIN hold AS of_day ON of_day.target = d.id
+                WHERE {weeks.days_of_week()})))
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
@@ -95,33 +102,46 @@ class Headroom:
 
 @sql.together()
 def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
-    """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
+    """Create missing budgets, lock all of them and read how much room each has, and each of their weeks with
+    a limit; in a transaction.
+    """
     ensure(ids)
     _lock(ids)
     placeholders = ", ".join(["%s"] * len(ids))
     rows = sql.fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
-            (SELECT l.limit_nanodollars {limit_of(ids)}), c.credited_nanodollars
+            (SELECT l.limit_nanodollars {limit_of(ids)}), c.credited_nanodollars,
+            CASE WHEN b.period = '{weeks.DAY}'
+                THEN (SELECT l.limit_nanodollars {limit_of(ids, Period.WEEK)}) END
         FROM usage_budget AS b
         LEFT JOIN usage_credit AS c ON {_IS_REQUIRED_CREDIT}
         WHERE b.id IN ({placeholders})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
     found: dict[str, Headroom] = {}
-    for budget_id, posted, pending, limit, credited in rows:
+    limits_of_weeks: dict[str, int] = {}
+    for budget_id, posted, pending, limit, credited, limit_of_week in rows:
         is_credit = credited is not None and (limit is None or credited <= limit)
         lower = credited if is_credit else limit
         found[budget_id] = Headroom(posted, pending, MAX_NANODOLLARS if lower is None else lower, is_credit)
+        if limit_of_week is not None:
+            limits_of_weeks[weeks.week_of(budget_id)] = limit_of_week
+    if limits_of_weeks:
+        for week_id, spent in weeks.read([BudgetKey.parse(each) for each in limits_of_weeks]).items():
+            found[week_id] = Headroom(*spent, limits_of_weeks[week_id], is_credit=False)
     return found
 
 
 def reserve(
     known: Mapping[str, Headroom], ids: Sequence[str], amount: int, time_zone: str
 ) -> BudgetExceeded | None:
-    """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
+    """Hold the amount in memory on those of these budgets that are known, or return the refusal; `hold` does
+    it in the database.
+    """
     if not amount:
         return None
+    ids = [budget_id for budget_id in ids if budget_id in known]
     # Sorted, so that the same request names the same budget in its refusal whenever it is repeated.
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
     if refusing:

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import Sum
 
 from usage import pricing, rollups
-from usage.books import budgets, outbox
+from usage.books import budgets, outbox, weeks
 from usage.books.credit import Booking, Note, booking, earlier_booking
 from usage.database.clock import database_now
 from usage.database.sql import insert
@@ -91,7 +91,7 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
-    outbox.write_crossed(now, changes, budgets.post(now, changes))
+    outbox.write_crossed(now, changes, budgets.post(now, changes), weeks.read_posted(changes))
     # The hour of the correction gets the amount. The hour of the charge may be in a closed day, or in a
     # report that was already sent.
     rollups.add(rows)

@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from usage.books import weeks
 from usage.books.budgets import Posted
+from usage.books.weeks import PostedWeek
 from usage.database.sql import insert
 from usage.models import Event, EventKind
 from usage.models.budget_keys import BUDGET_PARTS, EVER, BudgetKey, LimitKey
@@ -43,11 +45,15 @@ def write(now: datetime, events: Iterable[NewEvent]) -> None:
 
 
 def write_crossed(
-    now: datetime, changes: Mapping[str, tuple[int, int]], posted: Sequence[tuple[Any, ...]]
+    now: datetime,
+    changes: Mapping[str, tuple[int, int]],
+    posted: Sequence[tuple[Any, ...]],
+    of_weeks: Sequence[tuple[Any, ...]],
 ) -> None:
     """Write an event for each threshold that these postings crossed; costs no statement if there is none.
 
-    `changes` is what `budgets.post` got, `posted` its result, after its statement was sent.
+    `changes` is what `budgets.post` got, `posted` its result, and `of_weeks` that of `weeks.read_posted`,
+    after their statements were sent.
     """
     events: list[NewEvent] = []
     for row in posted:
@@ -55,25 +61,49 @@ def write_crossed(
         if limit is not None or credited is not None:
             after = Posted._make(row)
             events += _crossed(now, after, after.posted_nanodollars - changes[after.id][1])
+    for week in weeks.posted(changes, of_weeks):
+        events += _crossed_of_week(now, week)
     write(now, events)
 
 
 def _crossed(now: datetime, after: Posted, before: int) -> list[NewEvent]:
     found: list[NewEvent] = []
     spent, limit = after.posted_nanodollars, after.signed_limit_nanodollars or 0
-    thresholds = [str(percent) for percent in PERCENTS if before * 100 < percent * abs(limit) <= spent * 100]
+    thresholds = _percents(before, spent, limit)
     if limit > 0 and after.reached_soft_limit_at(now):
         thresholds.append(SOFT_LIMIT)
-    resets_on = BudgetKey.parse(after.id).resets_on if thresholds else None
-    # A correction posts to the day and month of its charge, whose thresholds are no news once they are over.
-    # A day is allowed for time zones, and for requests that end after midnight.
-    is_over = resets_on is not None and resets_on < now.date() - timedelta(days=1)
-    if thresholds and not is_over:
+    if thresholds and not _is_over(now, after.id):
         found += budget_events(after.id, thresholds, spent, limit)
     credited, low = after.credited_nanodollars, after.low_credit_nanodollars
     if credited and low is not None and credited - spent < low <= credited - before:
         found.append(low_credit(BudgetKey.parse(after.id).scope_id, credited, credited - spent, low))
     return found
+
+
+def _crossed_of_week(now: datetime, week: PostedWeek) -> list[NewEvent]:
+    before, spent, limit = (
+        week.before_nanodollars,
+        week.posted_nanodollars,
+        week.signed_limit_nanodollars or 0,
+    )
+    thresholds, soft = _percents(before, spent, limit), week.soft_limit_nanodollars
+    if limit > 0 and soft is not None and before < soft <= spent:
+        thresholds.append(SOFT_LIMIT)
+    is_news = thresholds and not _is_over(now, week.id)
+    return budget_events(week.id, thresholds, spent, limit) if is_news else []
+
+
+def _percents(before: int, spent: int, limit: int) -> list[str]:
+    return [str(percent) for percent in PERCENTS if before * 100 < percent * abs(limit) <= spent * 100]
+
+
+def _is_over(now: datetime, budget_id: str) -> bool:
+    """Return whether the budget's period is over: its thresholds are no news for a correction, which posts to
+    the day, week and month of its charge.
+    """
+    resets_on = BudgetKey.parse(budget_id).resets_on
+    # A day is allowed for time zones, and for requests that end after midnight.
+    return resets_on is not None and resets_on < now.date() - timedelta(days=1)
 
 
 def budget_events(

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import connection
 
 from usage import pricing, rollups
-from usage.books import budgets, idempotency, outbox
+from usage.books import budgets, idempotency, outbox, weeks
 from usage.database import sql
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
@@ -105,11 +105,11 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
     with sql.together():
         _update_generations(now, postings)
         sql.insert("usage_ledgerentry", ENTRY_COLUMNS, [entry.values for entry in entries])
-        changes, posted = _update_budgets(now, postings)
+        changes, *posted = _update_budgets(now, postings)
         rollups.add(entries)
         # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
         idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
-    outbox.write_crossed(now, changes, posted)
+    outbox.write_crossed(now, changes, *posted)
     failpoint("settle.in_tx")
     return results
 
@@ -128,6 +128,8 @@ class _Open(NamedTuple):
     claimed_at: datetime | str | None
     has_thresholds: bool
     """Whether there is any limit or credit: otherwise a posting can't cross a threshold."""
+    has_weeks: bool
+    """Whether there is any limit of a week, whose thresholds take one more statement."""
     owners: BudgetOwners
     price: Price
 
@@ -150,6 +152,7 @@ _ELSEWHERE = {
     # Evaluated once per statement; a look for the limit of each budget would be one per row.
     "has_thresholds": "(SELECT EXISTS (SELECT 1 FROM usage_budgetlimit)"
     " OR EXISTS (SELECT 1 FROM usage_credit))",
+    "has_weeks": f"(SELECT {weeks.HAS_LIMITS})",
 }
 _OPEN_COLUMNS = ", ".join(
     [_ELSEWHERE.get(name, name) for name in (*_Open._fields[:-2], *BudgetOwners._fields, *PRICE_COLUMNS)]
@@ -291,8 +294,8 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
 
 def _update_budgets(
     now: datetime, postings: Sequence[_Posting]
-) -> tuple[Mapping[str, tuple[int, int]], list[tuple[Any, ...]]]:
-    """Release and post; return the changes and what `budgets.post` returns."""
+) -> tuple[Mapping[str, tuple[int, int]], sql.Rows, sql.Rows]:
+    """Release and post; return the changes, and what `budgets.post` and `weeks.read_posted` return."""
     # Rows of free requests are left alone: their budgets would only be locked.
     moving = [each for each in postings if each.row.reserved_nanodollars or each.amount_nanodollars]
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -304,4 +307,5 @@ def _update_budgets(
     free = [each for each in moving if not each.row.reserved_nanodollars]
     budgets.ensure({budget_id for each in free for budget_id in each.row.budget_ids})
     has_thresholds = any(each.row.has_thresholds for each in moving)
-    return changes, budgets.post(now, changes, has_thresholds=has_thresholds)
+    posted = budgets.post(now, changes, has_thresholds=has_thresholds)
+    return changes, posted, weeks.read_posted(changes) if any(each.row.has_weeks for each in moving) else []

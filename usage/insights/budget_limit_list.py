@@ -2,21 +2,22 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db import models
-from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Cast, Coalesce, Concat, Least
+from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models.functions import Cast, Coalesce, Concat, Greatest, Least
 
 from accounts import access
 from accounts.models import EndUser, Organization, Project
+from usage.books.outbox import SOFT_LIMIT
 from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
 from usage.insights.fullest_budgets import NEAR_LIMIT
 from usage.insights.sources import Filters
-from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.models.budget_keys import OUTER_LIMIT, BudgetKey
+from usage.models import Budget, BudgetLimit, Event, EventKind, Period, Scope
+from usage.models.budget_keys import OUTER_LIMIT, ROW_PERIODS, BudgetKey
 from usage.models.budgets import OWNERS
 
 Rows = TypeVar("Rows", bound=models.Model)
@@ -26,7 +27,7 @@ _ORDER = (
     Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS, Scope.PROJECT, Scope.PROJECT_END_USERS, Scope.API_KEY,
     Scope.END_USER,
 )  # fmt: skip
-_PERIODS = (Period.DAY, Period.MONTH, Period.EVER)
+_PERIODS = (Period.DAY, Period.WEEK, Period.MONTH, Period.EVER)
 # The lookup of a limit's organization by the id of its owner.
 _TO_ORGANIZATION = {
     Scope.ORGANIZATION: "pk",
@@ -148,13 +149,38 @@ def uses(
     zones: list[str] = [time_zone or limit.time_zone for limit in shown]  # type: ignore[attr-defined]
     keys = [limit.key.budget(local_day(now, zone)) for limit, zone in zip(shown, zones, strict=True)]
     # A budget has a row from its first request on; without a row it is at zero.
-    known = Budget.objects.in_bulk([str(key) for key in keys])
-    nothing = Budget()
-    found = [known.get(str(key), nothing) for key in keys]
-    return [
-        LimitUse(limit, key, zone, row.posted_nanodollars, row.pending_nanodollars, row.soft_limit_reached_at)
-        for limit, key, zone, row in zip(shown, keys, zones, found, strict=True)
-    ]
+    known = Budget.objects.in_bulk([row_id for key in keys for row_id in key.row_ids])
+    reached = _weeks_reached(shown, keys)
+    found = []
+    for limit, key, zone in zip(shown, keys, zones, strict=True):
+        rows = [known[row_id] for row_id in key.row_ids if row_id in known]
+        posted, pending = (
+            sum(row.posted_nanodollars for row in rows),
+            sum(row.pending_nanodollars for row in rows),
+        )
+        own = known.get(str(key))
+        reached_at = own.soft_limit_reached_at if own else reached.get(str(key))
+        found.append(LimitUse(limit, key, zone, posted, pending, reached_at))
+    return found
+
+
+def _weeks_reached(limits: Iterable[BudgetLimit], keys: Iterable[BudgetKey]) -> dict[str, datetime]:
+    """Return when those of these budgets that are weeks reached their soft limits: a week has no row that
+    says it, but an event.
+    """
+    wanted = {
+        (str(limit.key), str(key.period_start)): str(key)
+        for limit, key in zip(limits, keys, strict=True)
+        if key.period == Period.WEEK and limit.soft_limit_nanodollars is not None
+    }
+    if not wanted:
+        return {}
+    subjects, starts = zip(*wanted, strict=True)
+    rows = Event.objects.filter(
+        kind=EventKind.BUDGET, subject__in=subjects, period__in=starts, threshold__in=(SOFT_LIMIT, "100")
+    ).filter(Q(threshold=SOFT_LIMIT) | Q(data__is_soft=True))
+    found = rows.order_by("-created_at").values_list("subject", "period", "created_at")
+    return {wanted[each[:2]]: each[2] for each in found if each[:2] in wanted}
 
 
 def unlimited(scope: Scope, ids: Collection[int]) -> set[int]:
@@ -182,17 +208,37 @@ def _with_share(rows: QuerySet[BudgetLimit], days: Collection[date]) -> Any:
     `share` of the limit, else of the soft one; 1 of a limit of 0.
     """
     current = Q()
-    for period in Period:
+    for period in ROW_PERIODS:
         current |= Q(period=period, period_start__in={period.start(day) for day in days})
     own = Budget.rows(OUTER_LIMIT).filter(current).order_by()
-    used = own.values("scope_id").annotate(most=Max(F("posted_nanodollars") + F("pending_nanodollars")))
+    spent = F("posted_nanodollars") + F("pending_nanodollars")
+    used = own.values("scope_id").annotate(most=Max(spent))
+    of_days = Budget.rows(OUTER_LIMIT._replace(period=Period.DAY.value)).order_by()
+    weeks = [
+        Coalesce(
+            Subquery(
+                of_days.filter(period_start__range=(monday, monday + timedelta(days=6)))
+                .values("scope_id")
+                .annotate(most=Cast(Sum(spent), models.BigIntegerField()))
+                .values("most"),
+            ),
+            0,
+        )
+        for monday in {Period.WEEK.start(day) for day in days}
+    ]
+    nothing = Value(0, output_field=models.BigIntegerField())
+    most = Case(
+        # The function needs two numbers, also in an installation without organizations.
+        When(period=Period.WEEK, then=Greatest(nothing, nothing, *weeks)),
+        default=Coalesce(Subquery(used.values("most")), 0),
+    )
     ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
     share = Case(
         When(ceiling__gt=0, then=F("used") * 1.0 / F("ceiling")),
         default=1.0,
         output_field=models.FloatField(),
     )
-    counted = rows.annotate(used=Coalesce(Subquery(used.values("most")), 0), ceiling=ceiling)
+    counted = rows.annotate(used=most, ceiling=ceiling)
     return counted.annotate(share=share)
 
 

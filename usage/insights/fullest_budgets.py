@@ -7,12 +7,12 @@ from itertools import islice
 
 from django.utils import timezone
 
-from usage.books import budget_limits
+from usage.books import budget_limits, weeks
 from usage.database.clock import clock_in_statement, local_day
 from usage.database.sql import db_value, fetch_all, to_date, to_datetime
 from usage.database.time_limit import time_limit
 from usage.models import Period
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import ROW_PERIODS, BudgetKey
 
 # The share of its limit from which a budget counts as near it.
 NEAR_LIMIT = 0.8
@@ -76,23 +76,27 @@ def _fullest(organizations: Collection[int] | None) -> list[tuple[BudgetUse, dat
     # Its clock may differ from this process's, and is read in the same statement.
     times = [timezone.now() + skew for skew in (-_MAX_SKEW, _MAX_SKEW)]
     days = [local_day(time, zone) for time in times for zone in _FIRST_TO_LAST]
-    current = sorted({(period.value, period.start(day)) for day in days for period in Period})
+    current = sorted({(period.value, period.start(day)) for day in days for period in ROW_PERIODS})
+    mondays = {Period.WEEK.start(day) for day in days}
     ids = [] if organizations is None else list(organizations)
     only = "" if organizations is None else f"o.id IN ({', '.join(['%s'] * len(ids)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))
-    rows = fetch_all(
-        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id, o.time_zone,
+    columns = f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id, o.time_zone,
             o.name, p.name, COALESCE(k.name, u.name), {now_sql},
-            {", ".join(f"b.{name}" for name in BudgetKey._fields)}
-        FROM usage_budgetlimit AS l
-        JOIN usage_budget AS b ON {budget_limits.IS_OWN} {_OWNERS}
+            {", ".join(f"b.{name}" for name in BudgetKey._fields)},
+            (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars AS share,
+            b.id AS budget_id
+        FROM usage_budgetlimit AS l"""  # noqa: S608  the text is ours
+    rows = fetch_all(
+        f"""{columns} JOIN usage_budget AS b ON {budget_limits.IS_OWN} {_OWNERS}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
-        ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
-        LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
-        [*now, *ids, *(db_value(value) for pair in current for value in pair)],
+        UNION ALL {columns} JOIN ({weeks.of_limits(mondays)}) AS b ON b.limit_id = l.id {_OWNERS}
+        WHERE {only} l.limit_nanodollars > 0
+        ORDER BY share DESC, budget_id LIMIT {_MAX_CANDIDATES}""",
+        [*now, *ids, *(db_value(value) for pair in current for value in pair), *now, *ids],
     )
     found = []
-    for row in rows:
+    for *row, _, _ in rows:
         amounts, time_zone, names, key = row[:4], row[4], row[5:8], BudgetKey(*row[9:])
         key = key._replace(period_start=to_date(key.period_start))
         use = BudgetUse(key, " / ".join(filter(None, names)), time_zone, *amounts)

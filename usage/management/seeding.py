@@ -7,6 +7,7 @@ test keys.
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from usage import pricing, rollups
 from usage.books import prices
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
-from usage.models import SPENT, Budget, BudgetLimit, Discount, Generation, LedgerEntry, Period
+from usage.models import SPENT, Budget, BudgetLimit, Discount, Generation, LedgerEntry, Period, Scope
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.statements import itemizing
@@ -309,15 +310,21 @@ def _fill_budgets(plan: Plan) -> None:
         if amount
     ]
     Budget.objects.bulk_create(rows, batch_size=500)
-    _limit([row for row in rows if row.period == Period.MONTH])
+    _limit(rows)
 
 
-def _limit(months: Sequence[Budget]) -> None:
-    """Give each organization, project and key a monthly limit that it has not reached; some are close."""
+def _limit(rows: Sequence[Budget]) -> None:
+    """Give each organization, project and key a monthly limit that it has not reached, and each project one
+    of the week; some are close.
+    """
+    spent = Counter({row.key: row.posted_nanodollars for row in rows if row.period == Period.MONTH})
+    for row in rows:
+        if (row.scope, row.period) == (Scope.PROJECT, Period.DAY):
+            week = BudgetKey.at(Scope.PROJECT, row.scope_id, Period.WEEK, row.period_start)
+            spent[week] += row.posted_nanodollars
     most: dict[LimitKey, int] = {}
-    for row in months:
-        key = LimitKey.of(row)
-        most[key] = max(most.get(key, 0), row.posted_nanodollars)
+    for key, amount in spent.items():
+        most[LimitKey.of(key)] = max(most.get(LimitKey.of(key), 0), amount)
     BudgetLimit.objects.bulk_create(
         BudgetLimit.new(key, limit_nanodollars=amount * (21 + at % 20) // 20)
         for at, (key, amount) in enumerate(most.items())

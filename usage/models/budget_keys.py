@@ -33,6 +33,7 @@ class Period(models.TextChoices):
     """Length of time that one budget counts."""
 
     DAY = "day"
+    WEEK = "week"
     MONTH = "month"
     EVER = "ever"
 
@@ -41,6 +42,8 @@ class Period(models.TextChoices):
         match self:
             case Period.DAY:
                 return day
+            case Period.WEEK:
+                return day - timedelta(days=day.weekday())
             case Period.MONTH:
                 return day.replace(day=1)
             case Period.EVER:
@@ -51,10 +54,16 @@ class Period(models.TextChoices):
         match self:
             case Period.DAY:
                 return start + timedelta(days=1)
+            case Period.WEEK:
+                return start + timedelta(days=7)
             case Period.MONTH:
                 return (start + timedelta(days=31)).replace(day=1)
             case Period.EVER:
                 return None
+
+
+# A budget of one of these periods is a row. That of a week is the sum of the rows of its days.
+ROW_PERIODS = (Period.DAY, Period.MONTH, Period.EVER)
 
 
 class LimitKey(NamedTuple):
@@ -113,6 +122,14 @@ class BudgetKey(NamedTuple):
         """Return the first day of the next period; None if there is none."""
         return Period(self.period).end(self.period_start)
 
+    @property
+    def row_ids(self) -> tuple[str, ...]:
+        """Return the ids of the rows that have its amounts: its own, or those of the days of a week."""
+        if self.period != Period.WEEK:
+            return (str(self),)
+        days = (self.period_start + timedelta(days=number) for number in range(7))
+        return tuple(str(self._replace(period=Period.DAY.value, period_start=day)) for day in days)
+
     @classmethod
     def at(cls, scope: Scope, scope_id: int, period: Period, day: date) -> Self:
         """Return the key of the owner's budget on that day."""
@@ -151,9 +168,14 @@ class BudgetOwners(NamedTuple):
         return cls._make(_owner_columns(row))
 
     def budget_ids(self, day: date) -> tuple[str, ...]:
-        """Return the nine budgets in which a request of that day counts, or twelve with its end user's."""
+        """Return the nine rows in which a request of that day counts, or twelve with its end user's."""
         owners = zip(_SCOPES.values(), self, strict=True)
         return tuple(chain(*(_of(scope, pk, day) for scope, pk in owners if pk is not None)))
+
+    def week_ids(self, day: date) -> tuple[str, ...]:
+        """Return the budgets of that day's week, which have no rows."""
+        owners = zip(_SCOPES.values(), self, strict=True)
+        return tuple(str(BudgetKey.at(scope, pk, Period.WEEK, day)) for scope, pk in owners if pk is not None)
 
 
 _owner_columns = attrgetter(*BudgetOwners._fields)
@@ -169,4 +191,4 @@ assert tuple(_SCOPES) == BudgetOwners._fields, "each owner has its budgets"
 # Each admission and each settlement asks for the same ids; building them costs more than a look-up.
 @lru_cache(maxsize=16_384)
 def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
-    return tuple(str(BudgetKey.at(scope, scope_id, period, day)) for period in Period)
+    return tuple(str(BudgetKey.at(scope, scope_id, period, day)) for period in ROW_PERIODS)

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from accounts.models import APIKey, EndUser, Organization, Project
-from usage.models.budget_keys import EVER, BudgetKey, LimitKey, Period, Scope
+from usage.models.budget_keys import EVER, ROW_PERIODS, BudgetKey, LimitKey, Period, Scope
 
 # An organization's budget whose spending its credit pays: the columns beside the organization's id.
 CREDIT_BUDGET = {
@@ -75,7 +75,7 @@ class _Keyed(models.Model):
 
 
 class BudgetLimit(_Keyed):
-    """The most that an organization, project, key or end user may spend in each day, each month or ever.
+    """The most that an organization, project, key or end user may spend in each day, week or month, or ever.
 
     For an end user, its own limit of a period comes before that of its project for each end user, and this
     before the organization's. A soft limit refuses nothing: the budget that reaches it records when.
@@ -92,6 +92,8 @@ class BudgetLimit(_Keyed):
                 condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"
             ),
         ]
+        # Settlements ask whether there is one.
+        indexes = [models.Index(fields=["id"], condition=Q(period=Period.WEEK), name="limits_of_weeks")]
 
     def __str__(self) -> str:
         return f"{self.owner_name}, {self.period}"
@@ -160,6 +162,8 @@ class Budget(_Keyed):
 
     # Text, so that an admission knows the ids of its budgets without reading any row.
     id = models.CharField(primary_key=True, max_length=255)
+    # A week has no row: it is the sum of those of its days.
+    period = models.CharField(max_length=5, choices=[(each.value, each.label) for each in ROW_PERIODS])
     period_start = models.DateField()
     posted_nanodollars = models.BigIntegerField(default=0)
     pending_nanodollars = models.BigIntegerField(default=0)

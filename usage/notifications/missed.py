@@ -24,12 +24,12 @@ from django.db.models import (
 from django.db.models.functions import Cast, Coalesce, Concat
 
 from accounts.models import Organization
-from usage.books import budget_limits, outbox
+from usage.books import budget_limits, outbox, weeks
 from usage.books.outbox import PERCENTS, SOFT_LIMIT, NewEvent
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all, rows_of_values
 from usage.models import Budget, BudgetLimit, Credit, Event, EventKind, Period, Scope, SpendAlert
-from usage.models.budget_keys import BudgetKey, LimitKey
+from usage.models.budget_keys import ROW_PERIODS, BudgetKey, LimitKey
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
 from usage.pricing import to_usd
 
@@ -43,12 +43,8 @@ _THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 
 def of_budgets(now: datetime) -> Iterator[NewEvent]:
     """Yield the events of current budgets that are not in the outbox."""
     zones = dict(Organization.objects.values_list("pk", "time_zone"))
-    current = {
-        (period.value, period.start(local_day(now, zone)))
-        for zone in set(zones.values())
-        for period in Period
-    }
-    reached = _reached(current, _turn(now, BudgetLimit)) if current else ()
+    days = {local_day(now, zone) for zone in set(zones.values())}
+    reached = _reached(days, _turn(now, BudgetLimit)) if days else ()
     for (budget_id, posted, limit), rows in groupby(reached, key=lambda row: row[:3]):
         key = BudgetKey.parse(budget_id)
         for event in outbox.budget_events(budget_id, [row[3] for row in rows], posted, limit):
@@ -65,33 +61,45 @@ def _turn(now: datetime, model: type[Model]) -> range:
     return range(begin, begin + AT_ONCE)
 
 
-def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the budgets of these periods with a threshold that they have reached without an event, of the
-    limits with these ids.
+def _reached(days: set[date], ids: range) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the budgets of these days with a threshold that they have reached without an event, of the limits
+    with these ids.
     """
     values, parameters = rows_of_values("t", ["threshold", "percent"], _THRESHOLDS)
-    limit = budget_limits.SIGNED
+    current = sorted({(period.value, period.start(day)) for day in days for period in ROW_PERIODS})
+    between, mondays = f"BETWEEN {ids[0]} AND {ids[-1]}", {Period.WEEK.start(day) for day in days}
+    limit, is_reached = budget_limits.SIGNED, f"l.id {between} AND {_IS_REACHED}"
+    columns = (
+        "SELECT b.id AS id, b.posted_nanodollars, "
+        f"{limit} AS signed, t.threshold, t.percent AS percent, l.id AS limit_id"
+    )
     rows = fetch_all(
-        f"""{values} SELECT b.id, b.posted_nanodollars, {limit}, t.threshold
-        FROM usage_budgetlimit AS l
+        f"""{values} {columns} FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN}
         CROSS JOIN t
-        WHERE l.id BETWEEN %s AND %s
-        AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
-        AND CASE WHEN t.percent > 0
-            THEN {limit} <> 0 AND b.posted_nanodollars >= ABS({limit}) / 100 * t.percent
+        WHERE (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))}) AND {is_reached}
+        UNION ALL {columns} FROM usage_budgetlimit AS l
+        JOIN ({weeks.of_limits(mondays, f"w.id {between}")}) AS b ON b.limit_id = l.id
+        CROSS JOIN t
+        WHERE {is_reached}
+        ORDER BY limit_id, id, percent LIMIT {MAX_FOUND}""",
+        [*parameters, *(db_value(value) for pair in current for value in pair)],
+    )
+    for budget_id, posted, signed, threshold, *_ in rows:
+        # The statement has rounded the share of the limit down.
+        if threshold == SOFT_LIMIT or posted * 100 >= int(threshold) * abs(signed):
+            yield budget_id, posted, signed, threshold
+
+
+# Whether the budget `b` of the limit `l` has reached the threshold `t` without an event, in SQL.
+_IS_REACHED = f"""CASE WHEN t.percent > 0
+            THEN {budget_limits.SIGNED} <> 0
+                AND b.posted_nanodollars >= ABS({budget_limits.SIGNED}) / 100 * t.percent
             ELSE l.limit_nanodollars > 0 AND b.posted_nanodollars >= l.soft_limit_nanodollars END
         AND NOT EXISTS (SELECT 1 FROM usage_event AS e
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {LimitKey.text_in_sql("b")}
-            AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
-        ORDER BY l.id, b.id, t.percent LIMIT {MAX_FOUND}""",  # noqa: S608  values are parameters
-        [*parameters, ids[0], ids[-1], *(db_value(value) for pair in sorted(current) for value in pair)],
-    )
-    for budget_id, posted, signed, threshold in rows:
-        # The statement has rounded the share of the limit down.
-        if threshold == SOFT_LIMIT or posted * 100 >= int(threshold) * abs(signed):
-            yield budget_id, posted, signed, threshold
+            AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)"""  # noqa: S608  the text is ours
 
 
 def of_credit(now: datetime) -> Iterator[NewEvent]:

@@ -16,8 +16,8 @@ from usage.pricing import NANODOLLARS
 MEANINGS: Mapping[str, str] = {
     EventKind.BUDGET: (
         "A budget has spent 50, 80 or 100 % of its limit, or has reached its warning. Each of these is "
-        "reported once in each day, each month or in total, as the limit counts. Those that are reached at "
-        "once are one mail."
+        "reported once in each day, week or month or in total, as the limit counts. Those that are reached "
+        "at once are one mail."
     ),
     EventKind.CREDIT: (
         "The prepaid balance fell below its threshold, which is a tenth of the last grant unless another "

@@ -131,7 +131,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     )
     end_user = end_user_field()
     period = forms.ChoiceField(
-        choices=[("month", "Month"), ("day", "Day"), ("ever", "Total, no period")],
+        choices=[("month", "Month"), ("week", "Week"), ("day", "Day"), ("ever", "Total, no period")],
         widget=UnfoldAdminSelectWidget,
     )
     limit_nanodollars = USDField(label="Limit (USD)", required=False)

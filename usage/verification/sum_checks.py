@@ -6,7 +6,7 @@ from operator import add
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
-from django.db.models.functions import TruncMonth
+from django.db.models.functions import TruncMonth, TruncWeek
 
 from accounts.models import Project
 from usage.database.clock import TruncUTC, hour_of
@@ -27,6 +27,7 @@ from usage.models import (
     Kind,
     LedgerEntry,
     MonthlyEndUserUsage,
+    Period,
     State,
 )
 from usage.models.budget_keys import BudgetOwners
@@ -198,10 +199,18 @@ def over_limit() -> Iterator[str]:
 
     This is no mistake: a limit was lowered, a charge was raised, or an upstream exceeded its cap.
     """
-    for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
+    limits = BudgetLimit.objects.filter(limit_nanodollars__isnull=False)
+    for limit in limits.exclude(period=Period.WEEK):
         over = Budget.rows(limit.key).filter(posted_nanodollars__gt=limit.limit_nanodollars)
         for budget in over.order_by("id"):
             spent = f"{budget.id} has spent {budget.posted_nanodollars} n$"
+            yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
+    for limit in limits.filter(period=Period.WEEK):
+        days = Budget.rows(limit.key._replace(period=Period.DAY.value)).order_by()
+        by_week = days.annotate(monday=TruncWeek("period_start")).values_list("monday")
+        weeks = by_week.annotate(spent=Sum("posted_nanodollars"))
+        for monday, posted in weeks.filter(spent__gt=limit.limit_nanodollars).order_by("monday"):
+            spent = f"{limit.key.budget(monday)} has spent {posted} n$"
             yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
 
 

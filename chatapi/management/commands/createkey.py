@@ -15,7 +15,7 @@ from usage.management import arguments
 from usage.models import BudgetLimit, Period, Scope
 from usage.models.budget_keys import LimitKey
 
-PERIODS = {"day": Period.DAY, "month": Period.MONTH, "total": Period.EVER}
+PERIODS = {"day": Period.DAY, "week": Period.WEEK, "month": Period.MONTH, "total": Period.EVER}
 
 
 class Command(BaseCommand):

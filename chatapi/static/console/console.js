@@ -37,6 +37,17 @@ document.addEventListener("keydown", (event) => {
   open.querySelector("summary").focus();
 });
 
+// "/" and Ctrl+K, or ⌘K, lead to the search; "/" not from a field, where it is a character.
+const search = document.querySelector("[data-search]");
+document.addEventListener("keydown", (event) => {
+  const isTyped = event.target.closest("input, textarea, select, [contenteditable]");
+  const isSlash = event.key === "/" && !isTyped && !event.ctrlKey && !event.metaKey && !event.altKey;
+  if (!search || !(isSlash || (event.key === "k" && (event.ctrlKey || event.metaKey)))) return;
+  event.preventDefault();
+  search.focus();
+  search.select();
+});
+
 // On a phone, the links to the pages are a row wider than the screen: it is scrolled to the current one.
 const side = document.querySelector(".side");
 const current = side?.querySelector("[aria-current]");

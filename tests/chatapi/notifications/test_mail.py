@@ -63,7 +63,7 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     home = f"https://chat.example.com/console/{alice.project.organization_id}"
     day = now.date()
     assert f"See {home}/overview?start={day}&end={day}&group=key" in content.splitlines()
-    assert "Days and months follow the time zone UTC." in content
+    assert "Days, weeks and months follow the time zone UTC." in content
     assert "You get this mail because you are a member of Acme" in content
     assert f"{home}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
