@@ -129,6 +129,15 @@ def test_a_limited_member_finds_the_keys_of_the_project_that_the_list_shows(alic
     assert found(eve, alice, "worker", project=alice.project.pk)["API keys"] == ["worker of one"]
 
 
+@pytest.mark.parametrize("form", ["{}", "Bearer {}", "{}x"])
+def test_the_page_of_a_whole_key_has_not_its_secret(alice: Person, form: str) -> None:
+    row, secret = keys.create_key(alice.project, name="Batch jobs")
+    response: Any = client_of(alice.user).get(url(alice, "search"), {"q": form.format(secret)})
+    assert secret[-20:] not in response.content.decode()
+    hits = [hit.text for group in response.context["groups"] for hit in group.rows]
+    assert hits == ([] if "Bearer" in form else [row.name])
+
+
 def test_of_very_many_keys_the_newest_are_searched(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_page, "MOST_KEYS", 2)
     for number in range(3):
