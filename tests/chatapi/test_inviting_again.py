@@ -273,6 +273,7 @@ def all_that_is_seen(client: Client, acme: Organization, address: str) -> list[s
         f"/console/{acme.pk}/budgets/alerts/new",
         f"/console/{acme.pk}/audit",
         "/admin/accounts/member/add/",
+        f"/admin/accounts/organization/{acme.pk}/change/",
         f"/admin/accounts/member/{member.pk}/change/",
         f"/admin/accounts/member/{member.pk}/delete/",
         reverse("admin:accounts_member_invitation", args=[member.pk]),
