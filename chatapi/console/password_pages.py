@@ -97,7 +97,8 @@ def mail_reset(request: HttpRequest, member: Member) -> str:
         )
     provider = providers.required_for(person)
     if provider is not None:
-        return f"{person} signs in at the identity provider of {provider.organization}, without a password."
+        # Perhaps at that of another organization, which its members need not know.
+        return f"{person} signs in at an identity provider, without a password."
     try:
         check_attempts(attempts.count_mail, person.email.lower(), client_network(request))
     except TooManyAttempts as refusal:

@@ -352,6 +352,23 @@ def test_an_owner_has_no_link_mailed_that_does_not_help(
     assert mailoutbox == []
 
 
+@pytest.mark.usefixtures("mailing")
+def test_an_owner_does_not_learn_a_members_other_organization(
+    alice: Person, bob: Person, charlie: Person, acme: Organization
+) -> None:
+    """Bob is a guest at Acme, and has to sign in at the provider of Charlie's organization."""
+    confirmed(bob, "bob@elsewhere.example")
+    other = charlie.project.organization
+    Member.objects.create(organization=other, user=bob.user, role=Role.VIEWER)
+    EmailDomain.objects.create(organization=other, domain="elsewhere.example", approved_at=timezone.now())
+    IdentityProvider.objects.create(organization=other, issuer="https://a.example", is_required=True)
+    member = Member.objects.get(user=bob.user, organization=acme)
+    page = f"/console/{acme.pk}/members/{member.pk}/new-password"
+    shown = client_of(alice.user).post(page, follow=True).content.decode()
+    assert "without a password" in shown
+    assert other.name not in shown
+
+
 # ---- one's own
 
 
