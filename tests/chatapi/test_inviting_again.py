@@ -311,6 +311,21 @@ def test_all_that_an_owner_sees_is_alike_for_an_address_without_account(
     assert differing == []
 
 
+@pytest.mark.parametrize("address", [ADDRESS, STRANGER])
+def test_two_invitations_by_one_person_have_different_links(
+    alice: Person, outsider: Person, address: str
+) -> None:
+    """The same person in both links would be one without an account, and would join both organizations."""
+    labs = Organization.objects.create(name="Acme Labs")
+    Member.objects.create(organization=labs, user=alice.user, role=Role.OWNER)
+    first = invite(alice, address)
+    form = {"email": address, "role": "viewer", "sees": "all"}
+    shown = client_of(alice.user).post(f"/console/{labs.pk}/members/invite", form, follow=True)
+    (second,) = re.findall(LINK, shown.content.decode())
+    assert first.split("/")[3] != second.split("/")[3]
+    assert all("Otherwise choose" in opened(Client(), link)[1] for link in (first, second))
+
+
 @pytest.mark.usefixtures("mailing")
 def test_placeholders_take_nothing_from_the_addresss_owner(
     alice: Person, charlie: Person, mailoutbox: list[EmailMessage]
