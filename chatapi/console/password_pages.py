@@ -192,7 +192,8 @@ class Invitation(ChosenPassword):
             return self.get(request, *args, **kwargs)
         with transaction.atomic():
             invited = User.objects.select_for_update().filter(pk=place.user_id).first()
-            if invited is None or not self.token_generator.check_token(invited, self.token):
+            is_valid = invited is not None and self.token_generator.check_token(invited, self.token)
+            if invited is None or not (is_valid and invited.is_active):
                 return self.ended()
             try:
                 invitations.accept(person, invited, self.token)

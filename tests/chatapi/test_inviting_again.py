@@ -326,6 +326,15 @@ def test_two_invitations_by_one_person_have_different_links(
     assert all("Otherwise choose" in opened(Client(), link)[1] for link in (first, second))
 
 
+def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, outsider: Person) -> None:
+    link, visitor = invite(alice), Client()
+    sign_in(visitor, ADDRESS)
+    page, _ = opened(visitor, link)
+    User.objects.filter(email=ADDRESS).exclude(pk=outsider.user.pk).update(is_active=False)
+    assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
+    assert "Acme" not in places(outsider)
+
+
 @pytest.mark.usefixtures("mailing")
 def test_placeholders_take_nothing_from_the_addresss_owner(
     alice: Person, charlie: Person, mailoutbox: list[EmailMessage]
