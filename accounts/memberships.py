@@ -333,7 +333,8 @@ def open_for(person: User) -> QuerySet[Member]:
     """Return the invitations for the person's address, which they accept after they have signed in."""
     if not person.email:
         return Member.objects.none()
-    return pending(Member.objects.filter(user__email__iexact=person.email).exclude(user=person.pk))
+    others = Member.objects.filter(user__is_active=True).exclude(user=person.pk)
+    return pending(with_emails(others, [person.email]))
 
 
 def may_sign_in(person: Any) -> bool:

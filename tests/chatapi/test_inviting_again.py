@@ -333,6 +333,7 @@ def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, 
     User.objects.filter(email=ADDRESS).exclude(pk=outsider.user.pk).update(is_active=False)
     assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
     assert "Acme" not in places(outsider)
+    assert not memberships.open_for(outsider.user).exists()
 
 
 @pytest.mark.usefixtures("mailing")

@@ -16,6 +16,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
+from accounts import memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts, sessions
@@ -158,6 +159,18 @@ def test_an_address_that_only_looks_alike_gets_no_link(
     Client().post(FORGOTTEN, {"email": typed})
     (mail,) = mailoutbox
     assert mail.subject == "No account at testserver has your address"
+
+
+@pytest.mark.usefixtures("one_letter_in_any_case")
+def test_an_invitation_of_an_address_that_only_looks_alike_is_not_ones_own(
+    alice: Person, bob: Person, acme: Organization
+) -> None:
+    confirmed(bob, "liam@elsewhere.example")
+    form = {"email": "l\u0131am@elsewhere.example", "role": "owner", "sees": "all"}
+    Member.objects.filter(user=bob.user).delete()
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
+    assert Member.objects.filter(organization=acme, user__email=form["email"]).count() == 1
+    assert not memberships.open_for(bob.user).exists()
 
 
 @pytest.mark.usefixtures("mailing")
