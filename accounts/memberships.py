@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
@@ -378,8 +378,10 @@ def take_name(person: User) -> bool:
     if User.objects.filter(Q(username__iexact=address) | is_confirmed).exists():
         return False
     person.username = address
-    person.save(update_fields=["username"])
-    return True
+    with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
+        person.save(update_fields=["username"])
+        return True
+    return False
 
 
 def is_last_owner(member: Member) -> bool:

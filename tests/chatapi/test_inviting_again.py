@@ -15,6 +15,7 @@ from django.urls import reverse
 from accounts import groups, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
+from chatapi.console.password_pages import Invitation
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.management import HERE, said
@@ -334,6 +335,30 @@ def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, 
     assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
     assert "Acme" not in places(outsider)
     assert not memberships.open_for(outsider.user).exists()
+
+
+@pytest.mark.parametrize("act", ["withdraw", "accept"])
+def test_a_password_is_too_late_for_an_invitation_that_ends_meanwhile(
+    alice: Person, outsider: Person, acme: Organization, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, visitor = invite(alice), Client()
+    page, _ = opened(visitor, link)
+    User.objects.filter(pk=outsider.user.pk).update(email="", username="charlie2")
+    EmailAddress.objects.all().delete()
+    member = Member.objects.get(user__email=ADDRESS, organization=acme)
+    form_valid = Invitation.form_valid
+
+    def late(page: Invitation, form: Any) -> Any:
+        if act == "withdraw":
+            memberships.withdraw(member)
+        else:
+            memberships.accept(User.objects.get(pk=member.user_id), outsider.user)
+        return form_valid(page, form)
+
+    monkeypatch.setattr(Invitation, "form_valid", late)
+    shown = visitor.post(page, ANOTHER)
+    assert (shown.status_code, who(visitor)) == (404, "")
+    assert "This link does not work" in shown.content.decode()
 
 
 @pytest.mark.usefixtures("mailing")
