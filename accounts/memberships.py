@@ -367,6 +367,18 @@ def accept_at_provider(person: User, organization_id: int) -> None:
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
+def set_aside(invited: User) -> bool:
+    """Make an invited person the placeholder of their address, which gets an account now; return False if
+    they have accepted.
+    """
+    person = User.objects.select_for_update().get(pk=invited.pk)
+    if not is_invited(person) or person.is_staff or person.is_superuser:
+        return False
+    person.username = placeholder_name(person.email)
+    person.save(update_fields=["username"])
+    return True
+
+
 def take_name(person: User) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
     its address is gone: then it becomes the account.
