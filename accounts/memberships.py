@@ -14,6 +14,7 @@ from django.db.models.functions import Lower
 
 from accounts import access, groups
 from accounts.models import (
+    IS_PLACEHOLDER,
     LIMITABLE_ROLES,
     Group,
     Member,
@@ -379,15 +380,19 @@ def set_aside(invited: User) -> bool:
     return True
 
 
-def take_name(person: User) -> bool:
+def take_name(person: User, *, is_mailed: bool) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
-    its address is gone: then it becomes the account.
+    its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
+    account.
     """
     if not is_placeholder(person):
         return True
     address = person.email
     is_confirmed = Q(emailaddress__email=address, emailaddress__verified=True, email__iexact=address)
-    if User.objects.filter(Q(username__iexact=address) | is_confirmed).exists():
+    has_account = Q(username__iexact=address) | is_confirmed
+    if not is_mailed:
+        has_account |= Q(email__iexact=address)
+    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
         return False
     person.username = address
     with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now

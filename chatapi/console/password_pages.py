@@ -235,11 +235,12 @@ class Invitation(ChosenPassword):
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password and sign in; refuse a password where the address has an account."""
+        is_mailed = invitations.confirms_address(self.token)
         with transaction.atomic():
             # Locked, because another request may accept or withdraw the invitation now.
             invited = User.objects.select_for_update().filter(pk=form.user.pk).first()
-            if invited is not None and not memberships.take_name(invited):
+            if invited is not None and not memberships.take_name(invited, is_mailed=is_mailed):
                 form.add_error(None, _HAS_ACCOUNT.format(invited.email))
                 return self.form_invalid(form)
-        person = self.save(form, is_mailed=invitations.confirms_address(self.token))
+        person = self.save(form, is_mailed=is_mailed)
         return self.ended() if person is None else signed_in(self.request, person)

@@ -19,7 +19,16 @@ from chatapi.console.password_pages import Invitation
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.management import HERE, said
-from tests.chatapi.signing_in import ANOTHER, PASSWORD, choose, confirmed, link_in, sign_in, who
+from tests.chatapi.signing_in import (
+    ANOTHER,
+    PASSWORD,
+    choose,
+    confirmed,
+    link_in,
+    sign_in,
+    who,
+    with_password,
+)
 
 pytestmark = pytest.mark.usefixtures("db", "counting")
 ADDRESS = "charlie@umbrella.example"
@@ -378,6 +387,22 @@ def test_placeholders_take_nothing_from_the_addresss_owner(
     assert "invitation" not in str(mailoutbox[-1].body)
     choose(Client(), link_in(mailoutbox[-1]))
     assert EmailAddress.objects.get(email=ADDRESS).user == charlie.user
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_copied_link_makes_no_second_account_of_an_unconfirmed_address(
+    alice: Person, charlie: Person, mailoutbox: list[EmailMessage]
+) -> None:
+    """Its sender could take the address from Charlie: he would neither sign in with it nor confirm it."""
+    with_password(charlie.user, email=ADDRESS)
+    copied, sender, visitor = invite(alice), Client(), Client()
+    refused = sender.post(opened(sender, copied)[0], ANOTHER).content.decode()
+    assert "has an account or another invitation already" in refused
+    sign_in(visitor, ADDRESS)
+    assert who(visitor) == "charlie"
+    # The mail shows that the address is not Charlie's alone.
+    choose(owner := Client(), link_in(mailoutbox[0]))
+    assert who(owner) == ADDRESS
 
 
 def test_an_invitation_outlives_the_account(alice: Person, outsider: Person, acme: Organization) -> None:
