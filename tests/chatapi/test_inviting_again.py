@@ -336,6 +336,17 @@ def test_two_invitations_by_one_person_have_different_links(
     assert all("Otherwise choose" in opened(Client(), link)[1] for link in (first, second))
 
 
+def test_an_invitation_to_a_full_group_is_refused(
+    alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 1)
+    team = groups.create(acme.pk, "Team", [Member.objects.get(user=alice.user)])
+    form = {"email": STRANGER, "role": "viewer", "sees": "all", "groups": [str(team.pk)]}
+    answer = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
+    assert "A group has at most 1 members." in answer.content.decode()
+    assert not User.objects.filter(email=STRANGER).exists()
+
+
 def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, outsider: Person) -> None:
     link, visitor = invite(alice), Client()
     sign_in(visitor, ADDRESS)
