@@ -8,12 +8,13 @@ from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
 from accounts import access, groups
 from accounts.models import (
+    IS_PLACEHOLDER,
     LIMITABLE_ROLES,
     Group,
     Member,
@@ -47,22 +48,20 @@ _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
 def known_to(by: access.Person) -> QuerySet[User]:
-    """Return the people that a person may add: all for an operator, else their colleagues."""
+    """Return the people that a person may add: all for an operator, else their colleagues. Invited addresses
+    are not among them: each invitation is accepted by itself, and looks the same if there is an account.
+    """
+    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    # Placeholders and other invited people, so that neither lists nor links tell one from the other.
+    people = User.objects.exclude(is_pending, username__contains="@")
     if access.is_operator(by):
-        return User.objects.all()
-    return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
+        return people
+    return people.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
 def names_known_to(by: access.Person) -> QuerySet[User, str]:
-    """Return the sorted user names of the people that a person may add, without invited addresses."""
-    active = known_to(by).filter(is_active=True)
-    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
-    # Placeholders and other invited people, so that the list does not tell one from the other.
-    return (
-        active.exclude(is_pending, username__contains="@")
-        .order_by("username")
-        .values_list("username", flat=True)
-    )
+    """Return the sorted user names of the people that a person may add."""
+    return known_to(by).filter(is_active=True).order_by("username").values_list("username", flat=True)
 
 
 def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
@@ -335,7 +334,8 @@ def open_for(person: User) -> QuerySet[Member]:
     """Return the invitations for the person's address, which they accept after they have signed in."""
     if not person.email:
         return Member.objects.none()
-    return pending(Member.objects.filter(user__email__iexact=person.email).exclude(user=person.pk))
+    others = Member.objects.filter(user__is_active=True).exclude(user=person.pk)
+    return pending(with_emails(others, [person.email]))
 
 
 def may_sign_in(person: Any) -> bool:
@@ -368,19 +368,37 @@ def accept_at_provider(person: User, organization_id: int) -> None:
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
-def take_name(person: User) -> bool:
+def set_aside(invited: User) -> bool:
+    """Make an invited person the placeholder of their address, which gets an account now; return False if
+    they have accepted.
+    """
+    person = User.objects.select_for_update().get(pk=invited.pk)
+    if not is_invited(person) or person.is_staff or person.is_superuser:
+        return False
+    person.username = placeholder_name(person.email)
+    person.save(update_fields=["username"])
+    return True
+
+
+def take_name(person: User, *, is_mailed: bool) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
-    its address is gone: then it becomes the account.
+    its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
+    account.
     """
     if not is_placeholder(person):
         return True
     address = person.email
     is_confirmed = Q(emailaddress__email=address, emailaddress__verified=True, email__iexact=address)
-    if User.objects.filter(Q(username__iexact=address) | is_confirmed).exists():
+    has_account = Q(username__iexact=address) | is_confirmed
+    if not is_mailed:
+        has_account |= Q(email__iexact=address)
+    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
         return False
     person.username = address
-    person.save(update_fields=["username"])
-    return True
+    with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
+        person.save(update_fields=["username"])
+        return True
+    return False
 
 
 def is_last_owner(member: Member) -> bool:
