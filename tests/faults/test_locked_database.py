@@ -67,6 +67,21 @@ def test_a_request_that_waits_too_long_in_the_queue_ends_meanwhile(
     assert len(installation.calls("five")) == calls
 
 
+def test_a_worker_that_gets_it_after_that_asks_no_upstream(installation: Installation, ask: Ask) -> None:
+    """Not even if its deployment continues without a client."""
+    calls = len(installation.calls("continues"))
+    installation.end("reaper", signal.SIGTERM)
+    installation.send("worker", signal.SIGSTOP)
+    answer = ask("continues")
+    wait_for(lambda: held(installation) > 0, "its admission")
+    with database_locked(installation):
+        assert answer.end().error["code"] == "stream_unavailable"
+    installation.send("worker", signal.SIGCONT)
+    receipt = installation.receipt(answer.generation_id)
+    assert (receipt["outcome"], receipt["usage"]["total_tokens"]) == ("failed", 0)
+    assert len(installation.calls("continues")) == calls
+
+
 def held(installation: Installation) -> int:
     """Return the amount that open requests hold, in nanodollars."""
     _, key = installation.get("/v1/key", installation.keys["live"])
