@@ -59,7 +59,7 @@ def test_a_request_that_waits_too_long_in_the_queue_ends_meanwhile(
         installation.end(name, signal.SIGTERM)
     answer = ask("five", stream=stream)
     wait_for(lambda: held(installation) > 0, "its admission")
-    with database_locked(installation):
+    with database_locked(installation, "EXCLUSIVE"):
         assert answer.end().error["code"] == "stream_unavailable"
         assert (answer.status, answer.ends) == (503, 1)
     installation.start_worker()
@@ -74,7 +74,7 @@ def test_a_worker_that_gets_it_after_that_asks_no_upstream(installation: Install
     installation.send("worker", signal.SIGSTOP)
     answer = ask("continues")
     wait_for(lambda: held(installation) > 0, "its admission")
-    with database_locked(installation):
+    with database_locked(installation, "EXCLUSIVE"):
         assert answer.end().error["code"] == "stream_unavailable"
     installation.send("worker", signal.SIGCONT)
     receipt = installation.receipt(answer.generation_id)
@@ -93,14 +93,14 @@ def heartbeats_failed(installation: Installation) -> int:
 
 
 @contextmanager
-def database_locked(installation: Installation) -> Iterator[None]:
-    """Lock the database for all other writers inside the block."""
+def database_locked(installation: Installation, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
+    """Lock the database for all other writers inside the block, by default also for PostgreSQL's readers."""
     url = installation.environment.get("DATABASE_URL", "")
     if url.startswith("postgres"):
         import psycopg
 
         with psycopg.connect(url) as postgres:
-            postgres.execute("LOCK TABLE usage_generation IN ACCESS EXCLUSIVE MODE")
+            postgres.execute(f"LOCK TABLE usage_generation IN {mode} MODE")
             yield
         return
     with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3", isolation_level=None)) as sqlite:
