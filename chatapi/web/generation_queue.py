@@ -111,10 +111,12 @@ class GenerationQueue:
         log_end(await self._commits.write(ledger.withdraw, ledger.Withdrawal(generation_id, code, message)))
         self.forget(generation_id)  # else its prompt would stay for a day
 
-    def forget(self, generation_id: UUID) -> None:
-        """Delete, in the background, what Redis keeps of a generation that has ended."""
-        self._in_background(self._forget_stream(generation_id))
+    def forget(self, generation_id: UUID, *, log_ms: int = 0) -> None:
+        """Delete, in the background, what Redis keeps of a generation: its request now, the rest in
+        `log_ms`.
+        """
+        self._in_background(self._forget_stream(generation_id, log_ms))
 
-    async def _forget_stream(self, generation_id: UUID) -> None:
-        drop = partial(self._streams.of(generation_id).forget, {generation_id: 0})
+    async def _forget_stream(self, generation_id: UUID, log_ms: int) -> None:
+        drop = partial(self._streams.of(generation_id).forget, {generation_id: log_ms})
         await retry_or_warn(drop, f"the request of {generation_id.hex} may stay in Redis")

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
+from django.conf import settings
+
 from accounts import loop_clock
 from accounts.errors import AccountsError
 from chatapi import errors
@@ -152,7 +154,9 @@ async def _end_after(services: Services, follower: Follower, finding: Finding) -
         try:
             return [NOT_STARTED] if await services.queue.expire(follower.id) else []
         except DatabaseUnavailable:
-            # The database takes no write, perhaps for hours. The reaper closes the books later.
+            # The database takes no write, perhaps for hours. The reaper closes the books later, or a worker
+            # does, which asks no upstream without the request.
+            services.queue.forget(follower.id, log_ms=settings.STREAM_TTL_MS)
             return _give_up(services, follower, LOST)
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []

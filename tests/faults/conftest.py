@@ -13,6 +13,7 @@ from tests.installation import Installation
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
+    "continues": {},
     "a-second": {"tokens": 60, "rate": 50},
     "steady": {"tokens": 1000, "rate": 50},
     "two-seconds": {"tokens": 100, "rate": 50},

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from redis import Redis
 
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
@@ -59,12 +60,29 @@ def test_a_request_that_waits_too_long_in_the_queue_ends_meanwhile(
         installation.end(name, signal.SIGTERM)
     answer = ask("five", stream=stream)
     wait_for(lambda: held(installation) > 0, "its admission")
-    with database_locked(installation):
+    with database_locked(installation, "EXCLUSIVE"):
         assert answer.end().error["code"] == "stream_unavailable"
         assert (answer.status, answer.ends) == (503, 1)
     installation.start_worker()
     installation.receipt(answer.generation_id)
     assert len(installation.calls("five")) == calls
+
+
+def test_a_worker_that_gets_it_after_that_asks_no_upstream(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
+    """Not even if its deployment continues without a client."""
+    calls = len(installation.calls("continues"))
+    installation.end("reaper", signal.SIGTERM)
+    installation.send("worker", signal.SIGSTOP)
+    answer = ask("continues")
+    wait_for(lambda: held(installation) > 0, "its admission")
+    with database_locked(installation, "EXCLUSIVE"):
+        assert answer.end().error["code"] == "stream_unavailable"
+        wait_for(lambda: not valkey.keys(f"*job:{answer.generation_id[-32:]}"), "its request to be deleted")
+    installation.send("worker", signal.SIGCONT)
+    assert installation.receipt(answer.generation_id)["usage"]["total_tokens"] == 0
+    assert len(installation.calls("continues")) == calls
 
 
 def held(installation: Installation) -> int:
@@ -78,14 +96,14 @@ def heartbeats_failed(installation: Installation) -> int:
 
 
 @contextmanager
-def database_locked(installation: Installation) -> Iterator[None]:
-    """Lock the database for all other writers inside the block."""
+def database_locked(installation: Installation, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
+    """Lock the database for all other writers inside the block, by default also for PostgreSQL's readers."""
     url = installation.environment.get("DATABASE_URL", "")
     if url.startswith("postgres"):
         import psycopg
 
         with psycopg.connect(url) as postgres:
-            postgres.execute("LOCK TABLE usage_generation IN ACCESS EXCLUSIVE MODE")
+            postgres.execute(f"LOCK TABLE usage_generation IN {mode} MODE")
             yield
         return
     with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3", isolation_level=None)) as sqlite:
