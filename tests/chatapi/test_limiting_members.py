@@ -275,6 +275,8 @@ ALL_MEMBERS = {
     "chatapi/api/management/audit_log.py": "finds what was done to limited members, too",
     "chatapi/console/group_pages.py": "offers limited members, too",
     "chatapi/console/member_pages.py": "lists limited members, too",
+    "chatapi/console/password_pages.py": "finds the role of a person who has just joined",
+    "chatapi/console/search_page.py": "finds limited members, too",
     "chatapi/console/start.py": "asks whether somebody was invited",
     "chatapi/pages/key_panels.py": "names the member who made a key",
     "chatapi/pages/organization_page.py": "counts limited members, too",
