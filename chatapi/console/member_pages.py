@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access, invitations, memberships, roles
+from accounts import acceptance, access, invitations, invitees, memberships, roles
 from accounts.models import Group, Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
@@ -127,7 +127,7 @@ class InviteForm(PlaceForm):
             raise ValidationError({"email": message})
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
-        person = memberships.person_named(self.console.person, organization, data["name"], data["email"])
+        person = invitees.person_named(self.console.person, organization, data["name"], data["email"])
         data["member"] = Member(organization=organization, user=person, role=data["role"])
         return data
 
@@ -156,7 +156,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
             (
                 row,
                 memberships.projects_seen(row),
-                memberships.state(row),
+                acceptance.state(row),
                 may_change and not roles.is_above(row.role, own),
                 own == Role.OWNER
                 and row.user != console.person
@@ -252,7 +252,7 @@ def _without_link(request: HttpRequest, console: Console, member: Member) -> Htt
 
 def _may_mail_reset(console: Console, member: Member) -> bool:
     is_owner = access.role_in(console.person, console.organization.pk) == Role.OWNER
-    can_get_mail = settings.SENDS_EMAIL and member.user.email and not memberships.is_invited(member.user)
+    can_get_mail = settings.SENDS_EMAIL and member.user.email and not acceptance.is_invited(member.user)
     return bool(is_owner and can_get_mail and member.user != console.person)
 
 
@@ -318,10 +318,10 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
     member = _changeable(console, member_id)
     result, note = f"{member.name} is no longer a member of {console.organization}.", ""
     try:
-        if memberships.is_invited(member.user):
+        if acceptance.is_invited(member.user):
             if member.is_limited and memberships.may_come_back(member):
                 note = " The identity provider may still let them in, with all projects."
-            memberships.withdraw(member)
+            acceptance.withdraw(member)
         else:
             if not memberships.remove(member):
                 result = memberships.KEPT.format(member.name)

@@ -18,7 +18,7 @@ from django.utils.http import urlsafe_base64_encode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from accounts import invitations, memberships
+from accounts import acceptance, invitations, memberships
 from accounts.audit import recorder
 from accounts.forwarding import client_network
 from accounts.models import IS_PLACEHOLDER, Member
@@ -137,7 +137,7 @@ class ChosenPassword(PasswordResetConfirmView):
                 return None
             is_first = self.token_generator.check_token(person, self.token)
             if is_first:
-                if not memberships.is_invited(person):
+                if not acceptance.is_invited(person):
                     change_mail.notify(person, change_mail.PASSWORD, by_link=True)
                 person.password = chosen.password
                 person.save(update_fields=["password"])
@@ -208,7 +208,7 @@ class Invitation(ChosenPassword):
     @property
     def place(self) -> Member | None:
         """Return the membership that the link is for; None of a link for a person who has accepted."""
-        if not self.validlink or self.user is None or not memberships.is_invited(self.user):
+        if not self.validlink or self.user is None or not acceptance.is_invited(self.user):
             return None
         return self.user.memberships.select_related("organization").first()
 
@@ -233,7 +233,7 @@ class Invitation(ChosenPassword):
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password and sign in; refuse a password where the address has an account."""
-        if self.user is not None and not memberships.take_name(self.user):
+        if self.user is not None and not acceptance.take_name(self.user):
             form.add_error(None, _HAS_ACCOUNT.format(self.user.email))
             return self.form_invalid(form)
         person = self.save(form, is_mailed=invitations.confirms_address(self.token))

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from accounts import groups, memberships
+from accounts import acceptance, groups, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
 from tests.admin_pages import client_of
@@ -210,7 +210,7 @@ def test_a_withdrawn_invitation_is_no_way_in(alice: Person, outsider: Person) ->
     link, visitor = invite(alice), Client()
     sign_in(visitor, ADDRESS)
     page, _ = opened(visitor, link)
-    memberships.withdraw(Member.objects.get(user__email=ADDRESS, organization__name="Acme"))
+    acceptance.withdraw(Member.objects.get(user__email=ADDRESS, organization__name="Acme"))
     assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
     assert "Acme" not in places(outsider)
     assert User.objects.filter(pk=outsider.user.pk).exists()
