@@ -122,7 +122,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         except ValidationError as error:
             form.add_error(None, error.messages)
         else:
-            messages.success(request, f"The group {name} is made. It holds at once.")
+            messages.success(request, f"The group {name} is made. This holds at once.")
             return redirect(console.url("groups"))
     context = {"title": "New group", "form": form, "submit": "Make the group"}
     return render(request, console, "group.html", context, 400 if form.errors else 200)

@@ -41,7 +41,7 @@ def test_a_group_is_made_changed_and_removed(owner: Client, alice: Person, bob: 
     assert "No groups yet. A group gives projects to several people at once" in empty
     sent = {"name": "Research", "people": [eve.pk], "projects": [bob.project.pk]}
     made = owner.post(url(alice, "members/groups/new"), sent, follow=True)
-    assert "The group Research is made. It holds at once." in text(made)
+    assert "The group Research is made. This holds at once." in text(made)
     (row,) = made.context["groups"]
     assert row[1:] == ("eve", "research")
     page_of_bob = url(bob, f"keys/{bob.api_key.pk}")
