@@ -1,5 +1,6 @@
 """Members: their list, inviting people, changing their roles, removing them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -21,8 +22,7 @@ from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
 PAGE = 50
-# Of more projects, a list is shown in which several can be chosen.
-MAX_CHECKBOXES = 100
+_MAX_CHECKBOXES = 100
 _ALL, _ONLY = "all", "only"
 _NO_PROJECT = "Choose at least one project."
 _KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
@@ -32,6 +32,17 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
     own = access.role_in(console.person, console.organization.pk)
     givable = roles.givable(own) if own else []
     return [(role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in givable]
+
+
+def offer(field: Any, choices: Sequence[tuple[str, str]]) -> None:
+    """Make the field's choices a list of checkboxes or, of very many, one in which several can be chosen."""
+    field.choices = choices
+    is_short = len(choices) <= _MAX_CHECKBOXES
+    field.widget = (
+        forms.CheckboxSelectMultiple(choices=choices)
+        if is_short
+        else forms.SelectMultiple({"size": 12}, choices=choices)
+    )
 
 
 class PlaceForm(forms.Form):
@@ -63,16 +74,10 @@ class PlaceForm(forms.Form):
         fields["role"].choices = _role_choices(console)
         # An archived project of theirs stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
-        fields["projects"].choices = [(key, project_name(row)) for key, row in self.offered.items()]
+        offer(fields["projects"], [(key, project_name(row)) for key, row in self.offered.items()])
         rows = Group.objects.filter(organization=console.organization)
         self.known_groups = {str(row.pk): row for row in rows}
         fields["groups"].choices = [(key, row.name) for key, row in self.known_groups.items()]
-        is_short = len(self.offered) <= MAX_CHECKBOXES
-        fields["projects"].widget = (
-            forms.CheckboxSelectMultiple(choices=fields["projects"].choices)
-            if is_short
-            else forms.SelectMultiple({"size": 12}, choices=fields["projects"].choices)
-        )
 
     @property
     def limit(self) -> list[Project] | None:
