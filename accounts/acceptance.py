@@ -6,11 +6,11 @@ from typing import Any
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 
 from accounts import access, memberships
-from accounts.models import Member, is_placeholder
+from accounts.models import IS_PLACEHOLDER, Member, is_placeholder, placeholder_name
 
 
 def is_invited(person: User) -> bool:
@@ -51,7 +51,8 @@ def open_for(person: User) -> QuerySet[Member]:
     """Return the invitations for the person's address, which they accept after they have signed in."""
     if not person.email:
         return Member.objects.none()
-    return pending(Member.objects.filter(user__email__iexact=person.email).exclude(user=person.pk))
+    others = Member.objects.filter(user__is_active=True).exclude(user=person.pk)
+    return pending(memberships.with_emails(others, [person.email]))
 
 
 def may_sign_in(person: Any) -> bool:
@@ -84,16 +85,34 @@ def accept_at_provider(person: User, organization_id: int) -> None:
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
-def take_name(person: User) -> bool:
+def set_aside(invited: User) -> bool:
+    """Make an invited person the placeholder of their address, which gets an account now; return False if
+    they have accepted.
+    """
+    person = User.objects.select_for_update().get(pk=invited.pk)
+    if not is_invited(person) or person.is_staff or person.is_superuser:
+        return False
+    person.username = placeholder_name(person.email)
+    person.save(update_fields=["username"])
+    return True
+
+
+def take_name(person: User, *, is_mailed: bool) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
-    its address is gone: then it becomes the account.
+    its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
+    account.
     """
     if not is_placeholder(person):
         return True
     address = person.email
     is_confirmed = Q(emailaddress__email=address, emailaddress__verified=True, email__iexact=address)
-    if User.objects.filter(Q(username__iexact=address) | is_confirmed).exists():
+    has_account = Q(username__iexact=address) | is_confirmed
+    if not is_mailed:
+        has_account |= Q(email__iexact=address)
+    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
         return False
     person.username = address
-    person.save(update_fields=["username"])
-    return True
+    with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
+        person.save(update_fields=["username"])
+        return True
+    return False

@@ -16,22 +16,20 @@ _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
 def known_to(by: access.Person) -> QuerySet[User]:
-    """Return the people that a person may add: all for an operator, else their colleagues."""
+    """Return the people that a person may add: all for an operator, else their colleagues. Invited addresses
+    are not among them: each invitation is accepted by itself, and looks the same if there is an account.
+    """
+    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    # Placeholders and other invited people, so that neither lists nor links tell one from the other.
+    people = User.objects.exclude(is_pending, username__contains="@")
     if access.is_operator(by):
-        return User.objects.all()
-    return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
+        return people
+    return people.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
 def names_known_to(by: access.Person) -> QuerySet[User, str]:
-    """Return the sorted user names of the people that a person may add, without invited addresses."""
-    active = known_to(by).filter(is_active=True)
-    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
-    # Placeholders and other invited people, so that the list does not tell one from the other.
-    return (
-        active.exclude(is_pending, username__contains="@")
-        .order_by("username")
-        .values_list("username", flat=True)
-    )
+    """Return the sorted user names of the people that a person may add."""
+    return known_to(by).filter(is_active=True).order_by("username").values_list("username", flat=True)
 
 
 def person_named(by: access.Person, organization: Organization, name: str, email: str) -> User:

@@ -128,6 +128,9 @@ def _person(provider: IdentityProvider, address: str) -> User:
     people = list(User.objects.filter(email__iexact=address).exclude(IS_PLACEHOLDER)[:2])
     if len(people) == 1 and _is_invited_here(provider, people[0]):
         return people[0]
+    # Else any organization could keep people from their own one's provider, by inviting them first.
+    if len(people) == 1 and people[0].username == address and acceptance.set_aside(people[0]):
+        people = []
     # Somebody else may have entered this address in their account.
     if people or User.objects.filter(username=address).exists():
         raise Refused(

@@ -185,10 +185,14 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 def invite(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the form of an invitation; add the person, and show the link of a new one."""
     form = InviteForm(request.POST or None, console)
-    if not form.is_valid():
+    member = form.cleaned_data["member"] if form.is_valid() else None
+    if member is not None:
+        try:
+            memberships.join(member, form.limit, form.in_groups)
+        except ValidationError as error:  # of a group that is full, or was removed just now
+            form.add_error(None, error.messages)
+    if member is None or form.errors:
         return render(request, console, "invite.html", {"title": "Invite a member", "form": form})
-    member = form.cleaned_data["member"]
-    memberships.join(member, form.limit, form.in_groups)
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))

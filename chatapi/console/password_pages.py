@@ -97,7 +97,8 @@ def mail_reset(request: HttpRequest, member: Member) -> str:
         )
     provider = providers.required_for(person)
     if provider is not None:
-        return f"{person} signs in at the identity provider of {provider.organization}, without a password."
+        # Perhaps at that of another organization, which its members need not know.
+        return f"{person} signs in at an identity provider, without a password."
     try:
         check_attempts(attempts.count_mail, person.email.lower(), client_network(request))
     except TooManyAttempts as refusal:
@@ -191,7 +192,8 @@ class Invitation(ChosenPassword):
             return self.get(request, *args, **kwargs)
         with transaction.atomic():
             invited = User.objects.select_for_update().filter(pk=place.user_id).first()
-            if invited is None or not self.token_generator.check_token(invited, self.token):
+            is_valid = invited is not None and self.token_generator.check_token(invited, self.token)
+            if invited is None or not (is_valid and invited.is_active):
                 return self.ended()
             try:
                 invitations.accept(person, invited, self.token)
@@ -233,8 +235,12 @@ class Invitation(ChosenPassword):
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password and sign in; refuse a password where the address has an account."""
-        if self.user is not None and not acceptance.take_name(self.user):
-            form.add_error(None, _HAS_ACCOUNT.format(self.user.email))
-            return self.form_invalid(form)
-        person = self.save(form, is_mailed=invitations.confirms_address(self.token))
+        is_mailed = invitations.confirms_address(self.token)
+        with transaction.atomic():
+            # Locked, because another request may accept or withdraw the invitation now.
+            invited = User.objects.select_for_update().filter(pk=form.user.pk).first()
+            if invited is not None and not acceptance.take_name(invited, is_mailed=is_mailed):
+                form.add_error(None, _HAS_ACCOUNT.format(invited.email))
+                return self.form_invalid(form)
+        person = self.save(form, is_mailed=is_mailed)
         return self.ended() if person is None else signed_in(self.request, person)

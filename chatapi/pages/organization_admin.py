@@ -64,7 +64,7 @@ class MemberInline(TenantAdmin, TabularInline):
 
     model = Member
     extra = 0
-    fields = readonly_fields = ["user", "role", "created"]
+    fields = readonly_fields = ["person", "role", "created"]
     show_change_link = True
     hide_title = True
     nobody_may = ("add", "change", "delete")
@@ -72,6 +72,10 @@ class MemberInline(TenantAdmin, TabularInline):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
         return rows
+
+    @display(description="User")
+    def person(self, row: Member) -> str:
+        return row.name
 
     # One word: the theme capitalizes each word of a label on a phone.
     @display(description="Created")

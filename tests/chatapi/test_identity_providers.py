@@ -402,6 +402,27 @@ def test_a_person_who_is_invited_again_comes_in_the_place_of_the_invitation(
     assert User.objects.filter(email="charlie@acme.example").count() == 1
 
 
+def test_an_invitation_elsewhere_keeps_nobody_from_their_own_provider(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    """Anybody with an organization could otherwise lock new people of other ones out."""
+    row = offer(acme, provider, "acme.example", default_role="member")
+    sent = {"email": "erin@acme.example", "role": "viewer", "sees": "all"}
+    elsewhere = charlie.project.organization
+    client = client_of(charlie.user)
+    shown = client.post(f"/console/{elsewhere.pk}/members/invite", sent, follow=True).content.decode()
+    (link,) = re.findall(r"http://testserver(/console/invitation/[^\"<]+)", shown)
+    provider.knows("20", email="erin@acme.example")
+    erin = come(provider, row, "20")[1]
+    assert who(erin) == "erin@acme.example"
+    mine = Member.objects.filter(user__username="erin@acme.example")
+    assert [place.organization for place in mine] == [acme], "the other invitation waits"
+    assert Member.objects.get(organization=elsewhere, user__email="erin@acme.example").name == sent["email"]
+    erin.post(erin.get(link, follow=True).redirect_chain[-1][0], {"join": "yes"})
+    assert {place.organization for place in mine.all()} == {acme, elsewhere}
+    assert User.objects.filter(email="erin@acme.example").count() == 1
+
+
 def test_a_removed_member_comes_back_by_a_group_only(
     provider: Provider, acme: Organization, alice: Person
 ) -> None:

@@ -15,10 +15,20 @@ from django.urls import reverse
 from accounts import acceptance, groups, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
+from chatapi.console.password_pages import Invitation
 from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.management import HERE, said
-from tests.chatapi.signing_in import ANOTHER, PASSWORD, choose, confirmed, link_in, sign_in, who
+from tests.chatapi.signing_in import (
+    ANOTHER,
+    PASSWORD,
+    choose,
+    confirmed,
+    link_in,
+    sign_in,
+    who,
+    with_password,
+)
 
 pytestmark = pytest.mark.usefixtures("db", "counting")
 ADDRESS = "charlie@umbrella.example"
@@ -249,7 +259,14 @@ def test_the_invitation_of_an_only_owner_is_not_lost_to_a_lower_role(
 def alike(page: str, address: str) -> str:
     """Return the page without what differs between two invitations of new people."""
     name = address.partition("@")[0]
-    for changing in (name, r"/invitation/[^\"<]+", r"csrf\w*\" value=\"\w+", r"nonce=\"[^\"]+", r"\d+"):
+    for changing in (
+        name,
+        r"just now|\d+ s ago",
+        r"/invitation/[^\"<]+",
+        r"csrf\w*\" value=\"\w+",
+        r"nonce=\"[^\"]+",
+        r"\d+",
+    ):
         page = re.sub(changing, "-", page)
     return page
 
@@ -273,6 +290,7 @@ def all_that_is_seen(client: Client, acme: Organization, address: str) -> list[s
         f"/console/{acme.pk}/budgets/alerts/new",
         f"/console/{acme.pk}/audit",
         "/admin/accounts/member/add/",
+        f"/admin/accounts/organization/{acme.pk}/change/",
         f"/admin/accounts/member/{member.pk}/change/",
         f"/admin/accounts/member/{member.pk}/delete/",
         reverse("admin:accounts_member_invitation", args=[member.pk]),
@@ -303,6 +321,66 @@ def test_all_that_an_owner_sees_is_alike_for_an_address_without_account(
     assert differing == []
 
 
+@pytest.mark.parametrize("address", [ADDRESS, STRANGER])
+def test_two_invitations_by_one_person_have_different_links(
+    alice: Person, outsider: Person, address: str
+) -> None:
+    """The same person in both links would be one without an account, and would join both organizations."""
+    labs = Organization.objects.create(name="Acme Labs")
+    Member.objects.create(organization=labs, user=alice.user, role=Role.OWNER)
+    first = invite(alice, address)
+    form = {"email": address, "role": "viewer", "sees": "all"}
+    shown = client_of(alice.user).post(f"/console/{labs.pk}/members/invite", form, follow=True)
+    (second,) = re.findall(LINK, shown.content.decode())
+    assert first.split("/")[3] != second.split("/")[3]
+    assert all("Otherwise choose" in opened(Client(), link)[1] for link in (first, second))
+
+
+def test_an_invitation_to_a_full_group_is_refused(
+    alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 1)
+    team = groups.create(acme.pk, "Team", [Member.objects.get(user=alice.user)])
+    form = {"email": STRANGER, "role": "viewer", "sees": "all", "groups": [str(team.pk)]}
+    answer = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
+    assert "A group has at most 1 members." in answer.content.decode()
+    assert not User.objects.filter(email=STRANGER).exists()
+
+
+def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, outsider: Person) -> None:
+    link, visitor = invite(alice), Client()
+    sign_in(visitor, ADDRESS)
+    page, _ = opened(visitor, link)
+    User.objects.filter(email=ADDRESS).exclude(pk=outsider.user.pk).update(is_active=False)
+    assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
+    assert "Acme" not in places(outsider)
+    assert not acceptance.open_for(outsider.user).exists()
+
+
+@pytest.mark.parametrize("act", ["withdraw", "accept"])
+def test_a_password_is_too_late_for_an_invitation_that_ends_meanwhile(
+    alice: Person, outsider: Person, acme: Organization, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, visitor = invite(alice), Client()
+    page, _ = opened(visitor, link)
+    User.objects.filter(pk=outsider.user.pk).update(email="", username="charlie2")
+    EmailAddress.objects.all().delete()
+    member = Member.objects.get(user__email=ADDRESS, organization=acme)
+    form_valid = Invitation.form_valid
+
+    def late(page: Invitation, form: Any) -> Any:
+        if act == "withdraw":
+            acceptance.withdraw(member)
+        else:
+            acceptance.accept(User.objects.get(pk=member.user_id), outsider.user)
+        return form_valid(page, form)
+
+    monkeypatch.setattr(Invitation, "form_valid", late)
+    shown = visitor.post(page, ANOTHER)
+    assert (shown.status_code, who(visitor)) == (404, "")
+    assert "This link does not work" in shown.content.decode()
+
+
 @pytest.mark.usefixtures("mailing")
 def test_placeholders_take_nothing_from_the_addresss_owner(
     alice: Person, charlie: Person, mailoutbox: list[EmailMessage]
@@ -320,6 +398,22 @@ def test_placeholders_take_nothing_from_the_addresss_owner(
     assert "invitation" not in str(mailoutbox[-1].body)
     choose(Client(), link_in(mailoutbox[-1]))
     assert EmailAddress.objects.get(email=ADDRESS).user == charlie.user
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_copied_link_makes_no_second_account_of_an_unconfirmed_address(
+    alice: Person, charlie: Person, mailoutbox: list[EmailMessage]
+) -> None:
+    """Its sender could take the address from Charlie: he would neither sign in with it nor confirm it."""
+    with_password(charlie.user, email=ADDRESS)
+    copied, sender, visitor = invite(alice), Client(), Client()
+    refused = sender.post(opened(sender, copied)[0], ANOTHER).content.decode()
+    assert "has an account or another invitation already" in refused
+    sign_in(visitor, ADDRESS)
+    assert who(visitor) == "charlie"
+    # The mail shows that the address is not Charlie's alone.
+    choose(owner := Client(), link_in(mailoutbox[0]))
+    assert who(owner) == ADDRESS
 
 
 def test_an_invitation_outlives_the_account(alice: Person, outsider: Person, acme: Organization) -> None:

@@ -16,6 +16,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
+from accounts import acceptance
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts, sessions
@@ -158,6 +159,18 @@ def test_an_address_that_only_looks_alike_gets_no_link(
     Client().post(FORGOTTEN, {"email": typed})
     (mail,) = mailoutbox
     assert mail.subject == "No account at testserver has your address"
+
+
+@pytest.mark.usefixtures("one_letter_in_any_case")
+def test_an_invitation_of_an_address_that_only_looks_alike_is_not_ones_own(
+    alice: Person, bob: Person, acme: Organization
+) -> None:
+    confirmed(bob, "liam@elsewhere.example")
+    form = {"email": "l\u0131am@elsewhere.example", "role": "owner", "sees": "all"}
+    Member.objects.filter(user=bob.user).delete()
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
+    assert Member.objects.filter(organization=acme, user__email=form["email"]).count() == 1
+    assert not acceptance.open_for(bob.user).exists()
 
 
 @pytest.mark.usefixtures("mailing")
@@ -350,6 +363,23 @@ def test_an_owner_has_no_link_mailed_that_does_not_help(
     assert ("without a password" in shown.content.decode()) is (case == "provider")
     assert (shown.status_code == 403) is (case == "invited")
     assert mailoutbox == []
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_owner_does_not_learn_a_members_other_organization(
+    alice: Person, bob: Person, charlie: Person, acme: Organization
+) -> None:
+    """Bob is a guest at Acme, and has to sign in at the provider of Charlie's organization."""
+    confirmed(bob, "bob@elsewhere.example")
+    other = charlie.project.organization
+    Member.objects.create(organization=other, user=bob.user, role=Role.VIEWER)
+    EmailDomain.objects.create(organization=other, domain="elsewhere.example", approved_at=timezone.now())
+    IdentityProvider.objects.create(organization=other, issuer="https://a.example", is_required=True)
+    member = Member.objects.get(user=bob.user, organization=acme)
+    page = f"/console/{acme.pk}/members/{member.pk}/new-password"
+    shown = client_of(alice.user).post(page, follow=True).content.decode()
+    assert "without a password" in shown
+    assert other.name not in shown
 
 
 # ---- one's own
