@@ -93,7 +93,7 @@ def _groups(console: Console, text: str) -> Iterator[Hits]:
     yield Hits("Pages", pages[:MOST])
     yield _cut("Projects", _projects(console, text), console, "settings" if console.limit is None else "")
     if console.may("accounts.view_apikey"):
-        yield _cut("API keys", _keys(console, text), console, "keys", project=project_id, q=text)
+        yield _cut("API keys", _keys(console, text), console, "keys", q=text)
     names = models_named(console, text)
     models = [Hit(name, console.url("model", name, project=project_id)) for name in names]
     yield _cut("Models", models, console, "models", project=project_id)
@@ -119,7 +119,7 @@ def _keys(console: Console, text: str) -> list[Hit]:
     if not form.is_valid():
         return []
     # A subquery with a limit, so that names of very many keys are not compared.
-    newest = console.rows(APIKey.objects.order_by("-pk")).values("pk")[:MOST_KEYS]
+    newest = console.rows_shown(APIKey.objects.order_by("-pk")).values("pk")[:MOST_KEYS]
     rows = form.found_in(APIKey.objects.filter(pk__in=newest), timezone.now())
     found = rows.select_related("project").order_by("-pk")[: MOST + 1]
     return [

@@ -210,6 +210,26 @@ def test_the_search_for_everything_is_one_key_away_on_each_page(
     expect(page).to_have_url(f"{installation.url}/console/{ids['Tests']}/budgets")
 
 
+@pytest.mark.parametrize(("platform", "is_kept"), [("MacIntel", True), ("Linux x86_64", False)])
+def test_a_field_keeps_the_keys_that_the_system_has_for_its_text(
+    page: Page, installation: Installation, ids: dict[str, int], platform: str, is_kept: bool
+) -> None:
+    page.add_init_script(f"Object.defineProperty(navigator, 'platform', {{ get: () => '{platform}' }})")
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/keys")
+    own, everything = (page.get_by_role("searchbox", name=name) for name in ("Name or key", "Search everyth"))
+    own.focus()
+    page.keyboard.press("Control+k")
+    expect(own if is_kept else everything).to_be_focused()
+    for keys in ("Meta+k", "Meta+K"):
+        own.focus()
+        page.keyboard.press(keys)
+        expect(everything).to_be_focused()
+    own.focus()
+    page.keyboard.press("Control+Shift+k")
+    expect(own).to_be_focused()
+
+
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
 def test_a_column_of_requests_leads_to_its_requests_by_pointer_and_by_keyboard(
     page: Page, installation: Installation, ids: dict[str, int], used: str, size: Any

@@ -109,6 +109,35 @@ def test_there_are_at_most_ten_of_a_kind_and_a_link_to_all(alice: Person) -> Non
     assert len(listed) == 12
 
 
+def test_the_link_to_all_keys_has_what_was_found_outside_the_chosen_project(alice: Person) -> None:
+    other = Project.objects.create(organization=alice.project.organization, name="other")
+    for number in range(12):
+        keys.create_key(alice.project, name=f"worker {number}")
+    client, query = client_of(alice.user), {"q": "worker", "project": str(other.pk)}
+    response: Any = client.get(url(alice, "search"), query)
+    (group,) = response.context["groups"]
+    assert len(group.rows) == 10
+    assert len(client.get(group.more_url).context["keys"]) == 12
+
+
+def test_a_limited_member_finds_the_keys_of_the_project_that_the_list_shows(alice: Person) -> None:
+    other = Project.objects.create(organization=alice.project.organization, name="other")
+    keys.create_key(alice.project, name="worker of one")
+    keys.create_key(other, name="worker of the other")
+    eve = limited(alice, Role.VIEWER, alice.project, other)
+    assert found(eve, alice, "worker", project=other.pk)["API keys"] == ["worker of the other"]
+    assert found(eve, alice, "worker", project=alice.project.pk)["API keys"] == ["worker of one"]
+
+
+@pytest.mark.parametrize("form", ["{}", "Bearer {}", "{}x"])
+def test_the_page_of_a_whole_key_has_not_its_secret(alice: Person, form: str) -> None:
+    row, secret = keys.create_key(alice.project, name="Batch jobs")
+    response: Any = client_of(alice.user).get(url(alice, "search"), {"q": form.format(secret)})
+    assert secret[-20:] not in response.content.decode()
+    hits = [hit.text for group in response.context["groups"] for hit in group.rows]
+    assert hits == ([] if "Bearer" in form else [row.name])
+
+
 def test_of_very_many_keys_the_newest_are_searched(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_page, "MOST_KEYS", 2)
     for number in range(3):

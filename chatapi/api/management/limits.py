@@ -28,6 +28,8 @@ from usage.models.budget_keys import LimitKey
 
 # Our columns by the members of the API's object.
 _NUMBERS = {number.api_member: column for column, number in RateLimit.NUMBERS.items()}
+for _struct in (objects.ProjectRateLimit, bodies.RateLimitBody):
+    assert set(_NUMBERS) <= set(_struct.__struct_fields__), (_struct, _NUMBERS)
 # The largest number that the columns of requests hold on PostgreSQL; those of tokens hold more.
 _MOST_REQUESTS = 2**31 - 1
 _OF_REQUESTS = {

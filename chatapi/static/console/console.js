@@ -37,12 +37,16 @@ document.addEventListener("keydown", (event) => {
   open.querySelector("summary").focus();
 });
 
-// "/" and Ctrl+K, or ⌘K, lead to the search; "/" not from a field, where it is a character.
+// "/" and Ctrl+K, or ⌘K, lead to the search. In a field "/" is a character, and on a Mac Ctrl+K deletes what
+// follows in the line.
 const search = document.querySelector("[data-search]");
+const isMac = /^(Mac|iP)/.test(navigator.platform);
 document.addEventListener("keydown", (event) => {
   const isTyped = event.target.closest("input, textarea, select, [contenteditable]");
   const isSlash = event.key === "/" && !isTyped && !event.ctrlKey && !event.metaKey && !event.altKey;
-  if (!search || !(isSlash || (event.key === "k" && (event.ctrlKey || event.metaKey)))) return;
+  const isHeld = event.metaKey || (event.ctrlKey && !(isMac && isTyped));
+  const isK = event.key.toLowerCase() === "k" && isHeld && !event.altKey && !event.shiftKey;
+  if (!search || !(isSlash || isK)) return;
   event.preventDefault();
   search.focus();
   search.select();
