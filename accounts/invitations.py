@@ -23,12 +23,12 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from redis.exceptions import RedisError
 
-from accounts import access, memberships, roles
+from accounts import acceptance, access, roles
 from accounts.audit import recorder
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.forwarding import client_network
-from accounts.memberships import is_invited, sees
+from accounts.memberships import sees
 from accounts.models import APIKey, KeyScope, Member, Role, is_placeholder, shown_name
 from accounts.sign_in import attempts, email_addresses, mail
 from accounts.sign_in.form_limits import check_attempts
@@ -59,7 +59,7 @@ def may_send(sender: access.Person, person: User) -> bool:
     no organization, and only superusers for staff.
     """
     places = list(Member.objects.filter(user=person))
-    if not is_invited(person) or not places:
+    if not acceptance.is_invited(person) or not places:
         return False
     if (person.is_staff or person.is_superuser) and not getattr(sender, "is_superuser", False):
         return False
@@ -78,7 +78,12 @@ def may_reset(sender: access.Person, person: User) -> bool:
     With a mail server, nobody may. Without one, a superuser may, and an owner may, if they own every
     organization of the other person, who is no staff. The second factor is still asked for.
     """
-    if settings.SENDS_EMAIL or is_invited(person) or not person.is_active or person.pk == sender.pk:
+    if (
+        settings.SENDS_EMAIL
+        or acceptance.is_invited(person)
+        or not person.is_active
+        or person.pk == sender.pk
+    ):
         return False
     if getattr(sender, "is_superuser", False):
         return True
@@ -106,7 +111,7 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
     except AccountsError:
         return False
     places = list(Member.objects.filter(user=person).values_list("organization", flat=True))
-    is_free = is_invited(person) and not (person.is_staff or person.is_superuser)
+    is_free = acceptance.is_invited(person) and not (person.is_staff or person.is_superuser)
     return is_free and places == [caller.organization_id]
 
 
@@ -170,9 +175,9 @@ def obstacle(person: User, invited: User, token: str) -> str:
 
 def accept(person: User, invited: User, token: str) -> None:
     """Give the invitation to the person, who has no `obstacle`, in the caller's transaction. Raises
-    `ValidationError` as `memberships.accept` does.
+    `ValidationError` as `acceptance.accept` does.
     """
-    memberships.accept(invited, person)
+    acceptance.accept(invited, person)
     if confirms_address(token):
         email_addresses.confirm(person, invited.email)
 

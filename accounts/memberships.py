@@ -1,35 +1,18 @@
-"""Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
+"""Memberships: joining, roles, limits to projects, removing. An organization always keeps an owner."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
-from django.conf import settings
-from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
-from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
 from accounts import access, groups
-from accounts.models import (
-    IS_PLACEHOLDER,
-    LIMITABLE_ROLES,
-    Group,
-    Member,
-    Organization,
-    Project,
-    Role,
-    is_placeholder,
-    placeholder_name,
-)
+from accounts.models import LIMITABLE_ROLES, Group, Member, Organization, Project, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
-_CHANGED = "This member was changed or removed just now. Look again."
-_TAKEN = "This name is taken. Choose another, or invite the person by their e-mail address alone."
-_NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
-_CLOSED = "Only an operator of this service adds new people."
+CHANGED = "This member was changed or removed just now. Look again."
 MAX_PROJECTS_OF_LIMIT = 100
 """The most projects to which a membership can be limited: it is checked every second for open Live pages."""
 LIMITED = (
@@ -44,24 +27,6 @@ KEPT = (
 BY_GROUP = "This member sees the project by the group {}: take the member or the project from the group."
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
-_OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
-
-
-def known_to(by: access.Person) -> QuerySet[User]:
-    """Return the people that a person may add: all for an operator, else their colleagues. Invited addresses
-    are not among them: each invitation is accepted by itself, and looks the same if there is an account.
-    """
-    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
-    # Placeholders and other invited people, so that neither lists nor links tell one from the other.
-    people = User.objects.exclude(is_pending, username__contains="@")
-    if access.is_operator(by):
-        return people
-    return people.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
-
-
-def names_known_to(by: access.Person) -> QuerySet[User, str]:
-    """Return the sorted user names of the people that a person may add."""
-    return known_to(by).filter(is_active=True).order_by("username").values_list("username", flat=True)
 
 
 def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
@@ -76,65 +41,6 @@ def with_emails(rows: QuerySet[Member], emails: Collection[str]) -> QuerySet[Mem
     """Return the memberships of people with these addresses, which are compared without case."""
     lower = [each.lower() for each in emails]
     return rows.alias(lower_email=Lower("user__email")).filter(lower_email__in=lower)
-
-
-def person_named(by: access.Person, organization: Organization, name: str, email: str) -> User:
-    """Return the person of that name that `by` knows, or a new unsaved one without a password. Raises
-    `ValidationError`, for a member of the organization too.
-    """
-    known = known_to(by).filter(username=name).first()
-    if known is not None and email and email != known.email:
-        raise ValidationError({"email": _OTHER_ADDRESS})
-    same = Q(user__email__iexact=name) if known is None else Q(user=known)
-    if ("@" in name or known is not None) and organization.members.filter(same).exists():
-        raise ValidationError({"name": f"{name} is already a member of {organization}."})
-    if known is not None:
-        return known
-    _check_new_people_may_come({"name": _CLOSED}, by)
-    return _new_person(name, email, "name")
-
-
-def person_with_email(organization_id: int, email: str) -> User:
-    """Return a new unsaved person whose user name is the address. Raises `ValidationError`, for a member of
-    the organization too.
-    """
-    if Member.objects.filter(organization=organization_id, user__email__iexact=email).exists():
-        raise ValidationError({"email": "This person is already a member, or is invited."})
-    _check_new_people_may_come({"email": _CLOSED})
-    return _new_person(email, email, "email")
-
-
-def _check_new_people_may_come(error: dict[str, str], by: access.Person | None = None) -> None:
-    """Raise `ValidationError` if only operators add people, and `by` is none."""
-    if settings.SIGN_UP == "closed" and not (by and access.is_operator(by)):
-        raise ValidationError(error)
-
-
-def _new_person(name: str, email: str, name_field: str) -> User:
-    # A confirmed address is in lower case, and a name that is the address changes with it.
-    email = email.lower()
-    name = name.lower() if "@" in name else name
-    # Else its owner could neither sign up nor come in through a provider.
-    if "@" in name and name != email:
-        raise ValidationError({name_field: _NOT_THE_ADDRESS})
-    if "@" not in name and User.objects.filter(username=name).exists():
-        raise ValidationError({name_field: _TAKEN})
-    # The answer is the same for an address that has an account.
-    same = Q(username__iexact=name) | Q(email__iexact=name)
-    has_account = "@" in name and User.objects.filter(same).exists()
-    person = User(username=placeholder_name(name) if has_account else name, email=email)
-    # Both the password reset and our invitations recognize by this a person who has never chosen a password.
-    person.set_unusable_password()
-    try:
-        # Addresses, which `email` checks, may have signs that other names have not, as o'brien@example.com.
-        person.full_clean(exclude=["username"] if "@" in name else None)
-    except ValidationError as error:
-        texts = error.message_dict
-        if "username" in texts:
-            # A form has its own name for the user name, and may have texts of its own about it.
-            texts.setdefault(name_field, texts.pop("username"))
-        raise ValidationError(texts) from error
-    return person
 
 
 def join(
@@ -165,7 +71,7 @@ def change_role(member: Member, role: str) -> None:
     """
     if member.is_limited and role not in LIMITABLE_ROLES:
         raise ValidationError(LIMITED)
-    with _owned_after(member, is_owner=role == Role.OWNER):
+    with owned_after(member, is_owner=role == Role.OWNER):
         member.role = role
         member.save(update_fields=["role"])
 
@@ -198,9 +104,9 @@ def change_place(
     and as `change_role` and `join` do.
     """
     check_limit(member.organization_id, role, projects)
-    with _owned_after(member, is_owner=role == Role.OWNER):
+    with owned_after(member, is_owner=role == Role.OWNER):
         if known is not None and known != place(member):
-            raise ValidationError(_CHANGED)
+            raise ValidationError(CHANGED)
         member.role, member.is_limited = role, projects is not None
         member.save(update_fields=["role", "is_limited"])
         member.projects.set(projects or ())
@@ -213,7 +119,7 @@ def add_project(member: Member, project: Project) -> None:
     as `join` does.
     """
     check_limit(member.organization_id, member.role, [*member.projects.exclude(pk=project.pk), project])
-    with _owned_after(member, is_owner=True):
+    with owned_after(member, is_owner=True):
         member.projects.add(project)
 
 
@@ -221,7 +127,7 @@ def take_project(member: Member, project: Project) -> None:
     """Take the project from a limited member, who sees nothing after the last one. Raises `ValidationError`
     if a group of theirs gives it, so that they would still see it.
     """
-    with _owned_after(member, is_owner=True):
+    with owned_after(member, is_owner=True):
         if group := member.groups.filter(projects=project).first():
             raise ValidationError(BY_GROUP.format(group.name))
         member.projects.remove(project)
@@ -274,7 +180,7 @@ def remove(member: Member) -> bool:
     Raises `ValidationError` if the organization would lose its last owner, or if the member is not as they
     were read.
     """
-    with _owned_after(member, is_owner=False):
+    with owned_after(member, is_owner=False):
         if member.is_limited and may_come_back(member):
             member.projects.clear()
             member.groups.clear()
@@ -296,111 +202,6 @@ def may_come_back(member: Member) -> bool:
     return owned.filter(gives_roles).exists()
 
 
-def is_invited(person: User) -> bool:
-    """Return whether the person was invited and has not signed in or chosen a password yet."""
-    return person.last_login is None and not person.has_usable_password()
-
-
-def state(member: Member) -> str:
-    """Return "active", "invited" or "inactive"."""
-    if not member.user.is_active:
-        return "inactive"
-    return "invited" if is_invited(member.user) else "active"
-
-
-def pending(members: QuerySet[Member]) -> QuerySet[Member]:
-    """Return the members whose `is_invited` is true."""
-    return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
-
-
-def withdraw(member: Member) -> None:
-    """Remove a pending membership, and the person if that was the only one, so that the name is free again.
-    Raises `ValidationError` if the person has accepted, or as `remove` does.
-    """
-    with transaction.atomic():
-        person = User.objects.select_for_update().filter(pk=member.user_id).first()
-        if person is None:
-            raise ValidationError(_CHANGED)
-        member.user = person
-        if not is_invited(person):
-            raise ValidationError("This invitation was accepted. Remove the member instead.")
-        with _owned_after(member, is_owner=False):
-            member.delete()
-        if not (person.is_staff or person.is_superuser or person.memberships.exists()):
-            person.delete()
-
-
-def open_for(person: User) -> QuerySet[Member]:
-    """Return the invitations for the person's address, which they accept after they have signed in."""
-    if not person.email:
-        return Member.objects.none()
-    others = Member.objects.filter(user__is_active=True).exclude(user=person.pk)
-    return pending(with_emails(others, [person.email]))
-
-
-def may_sign_in(person: Any) -> bool:
-    """Return whether the person may sign in: as a member or operator, or to accept an invitation."""
-    return access.may_sign_in(person) or bool(person.is_active and open_for(person).exists())
-
-
-def accept(invited: User, person: User) -> None:
-    """Give the memberships of the invited person, whose row the caller has locked, to this person. Where
-    they are a member already, they keep their own; raises `ValidationError` if no owner would remain.
-    """
-    rows = Member.objects.filter(user=invited)
-    with transaction.atomic():
-        for row in rows.filter(organization__members__user=person):
-            with _owned_after(row, is_owner=False):
-                row.delete()
-        for row in rows:
-            row.user = person
-            row.save(update_fields=["user"])
-        invited.delete()
-
-
-def accept_at_provider(person: User, organization_id: int) -> None:
-    """Give the person the membership to which their address is invited here, with its limit to projects."""
-    for row in open_for(person).filter(organization=organization_id).select_related("user"):
-        if is_placeholder(row.user):
-            if person._state.adding:
-                person.save()
-            with suppress(ValidationError):  # the invitation of the only owner waits
-                accept(User.objects.select_for_update().get(pk=row.user_id), person)
-
-
-def set_aside(invited: User) -> bool:
-    """Make an invited person the placeholder of their address, which gets an account now; return False if
-    they have accepted.
-    """
-    person = User.objects.select_for_update().get(pk=invited.pk)
-    if not is_invited(person) or person.is_staff or person.is_superuser:
-        return False
-    person.username = placeholder_name(person.email)
-    person.save(update_fields=["username"])
-    return True
-
-
-def take_name(person: User, *, is_mailed: bool) -> bool:
-    """Return whether the invited person may choose a password. A placeholder may not, unless the account of
-    its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
-    account.
-    """
-    if not is_placeholder(person):
-        return True
-    address = person.email
-    is_confirmed = Q(emailaddress__email=address, emailaddress__verified=True, email__iexact=address)
-    has_account = Q(username__iexact=address) | is_confirmed
-    if not is_mailed:
-        has_account |= Q(email__iexact=address)
-    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
-        return False
-    person.username = address
-    with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
-        person.save(update_fields=["username"])
-        return True
-    return False
-
-
 def is_last_owner(member: Member) -> bool:
     """Return whether the organization has no other owner, as the database has it."""
     owners = Member.objects.filter(organization=member.organization_id, role=Role.OWNER)
@@ -408,14 +209,17 @@ def is_last_owner(member: Member) -> bool:
 
 
 @contextmanager
-def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
+def owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
+    """Lock the organization for a change after which the member is an owner or not. Raises `ValidationError`
+    if no owner would remain, or if the member is not as they were read.
+    """
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
         # The role and the limit that were read decided whether the caller may do this.
         same = Member.objects.filter(pk=member.pk, role=member.role, is_limited=member.is_limited)
         if not same.exists():
-            raise ValidationError(_CHANGED)
+            raise ValidationError(CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield

@@ -109,6 +109,15 @@ def test_a_line_of_prose_has_110_columns_at_most() -> None:
     assert long == []
 
 
+def test_each_row_of_a_table_has_a_line_of_its_own() -> None:
+    """An editor that wraps paragraphs can join the rows of a table, which is no table then."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = listed.stdout.split()
+    lines = [(name, line) for name in names for line in (ROOT / name).read_text().splitlines()]
+    joined = [each for each in lines if "|---" in each[1] and not re.fullmatch(r" *(\|-+)+\|", each[1])]
+    assert joined == []
+
+
 def test_a_line_of_code_other_than_python_has_110_columns_at_most() -> None:
     """Ruff checks Python. A line may be wider if one word alone, such as a URL, is.
 

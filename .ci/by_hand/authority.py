@@ -7,7 +7,7 @@ from by_hand.machine import append, run
 CERTIFICATE = Path("/usr/local/share/ca-certificates/by-hand.crt")
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 FOLDER = Path("/etc/ssl/by-hand")
-"""Of the authority's key, and of the servers' certificates."""
+"""The folder of the authority's key, and of the servers' certificates."""
 
 
 def make_server_certificate(host: str) -> tuple[Path, Path]:

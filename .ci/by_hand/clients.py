@@ -18,7 +18,7 @@ from by_hand.machine import PASSWORD, expect, fail
 
 KEY = Path("/root/key")
 TOKENS = 20
-"""Of each answer."""
+"""The length of each answer."""
 TOKEN_MS = 40
 
 
@@ -30,7 +30,7 @@ class Site:
     certificate: Path
     prefix: str = ""
     redirects: bool = True
-    """From http to https."""
+    """Whether the site redirects from http to https."""
 
 
 NGINX = Site("chat.example.com", Path("/etc/ssl/chat.example.com.pem"))

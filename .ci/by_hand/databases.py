@@ -16,7 +16,7 @@ from by_hand.processes import (
 )
 
 DIRECT = f"postgres://chatapi:{PASSWORD}@127.0.0.1:5432/"
-"""PostgreSQL itself, also when the processes use PgBouncer."""
+"""The URL of PostgreSQL itself, also when the processes use PgBouncer."""
 
 
 def set_up_pgbouncer() -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 PROJECT = Path("/srv/chatapi")
 READY_WITHIN_S = 60
 PASSWORD = secrets.token_hex(12)
-"""Of roles, servers and the operator."""
+"""The password of roles, servers and the operator."""
 
 
 def run(command: str, *, folder: str | Path = PROJECT, answers: str = "", online: bool = False) -> str:

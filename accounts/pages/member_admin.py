@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
-from accounts import access, invitations, memberships, roles
+from accounts import acceptance, access, invitations, invitees, memberships, roles
 from accounts.models import LIMITABLE_ROLES, SHOWN_NAME, Member, Role
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin, OwnChangesForm
@@ -61,7 +61,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["name"].widget.suggestions = memberships.names_known_to(self.by)[:MAX_SUGGESTIONS]
+        self.fields["name"].widget.suggestions = invitees.names_known_to(self.by)[:MAX_SUGGESTIONS]
 
     def clean(self) -> dict[str, Any]:
         """Raise `ValidationError` for a role above the person's own, and for an existing member."""
@@ -72,7 +72,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
             raise ValidationError({"role": "You can't assign a role above your own."})
         invitations.count(f"person {self.by.pk}")
-        self.instance.user = memberships.person_named(self.by, organization, data["name"], data["email"])
+        self.instance.user = invitees.person_named(self.by, organization, data["name"], data["email"])
         return data
 
 
@@ -183,8 +183,8 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def delete_model(self, request: HttpRequest, obj: Member) -> None:
         """Remove the member; the name of a person who never came is free again."""
         with _forbidden_when_invalid():
-            if memberships.is_invited(obj.user):
-                memberships.withdraw(obj)
+            if acceptance.is_invited(obj.user):
+                acceptance.withdraw(obj)
             else:
                 memberships.remove(obj)
 
@@ -240,4 +240,4 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
     def state(self, row: Member) -> str:
-        return memberships.state(row)
+        return acceptance.state(row)

@@ -23,7 +23,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
-from accounts import memberships
+from accounts import acceptance
 from accounts.encryption import Purpose, decrypt, encrypt
 from accounts.forwarding import client_ip
 from accounts.sign_in import change_mail, nonces, openid_connect, providers, sessions
@@ -72,7 +72,7 @@ class AccountAdapter(DefaultAccountAdapter):
         """Refuse people who may not enter; send those whose organization requires its identity provider to
         that provider.
         """
-        if not memberships.may_sign_in(user):
+        if not acceptance.may_sign_in(user):
             clear_login(request)
             messages.error(request, _MAY_NOT_ENTER)
             return redirect("account_login")

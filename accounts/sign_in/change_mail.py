@@ -55,7 +55,8 @@ def notify(
     address, request = to or person.email, allauth_context.request
     if not (address and settings.SENDS_EMAIL):
         return
-    if not (was_confirmed or _has_confirmed(person, address)) and _is_too_much(address):
+    confirmed = EmailAddress.objects.filter(user=person, email=address.lower(), verified=True)
+    if not (was_confirmed or confirmed.exists()) and _is_too_much(address):
         return
     is_own = request is not None and (by_link or getattr(request.user, "pk", None) == person.pk)
     context = {
@@ -69,11 +70,6 @@ def notify(
         "is_of_address": change == ADDRESS,
     }
     transaction.on_commit(partial(mail.send, "account_changed", address, **context))
-
-
-def _has_confirmed(person: User, address: str) -> bool:
-    rows = EmailAddress.objects.filter(user=person, email=address.lower(), verified=True)
-    return bool(rows.exists())
 
 
 def _is_too_much(address: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 
-from accounts import memberships
+from accounts import acceptance
 from accounts.forwarding import client_network
 from accounts.models import IS_PLACEHOLDER
 from accounts.sign_in import attempts, email_addresses
@@ -51,7 +51,7 @@ class SignInForm(AuthenticationForm):
     def confirm_login_allowed(self, user: Any) -> None:
         """Admit staff, and people who belong to an organization or are invited to one."""
         AuthenticationForm.confirm_login_allowed(self, user)  # Django's own form for the admin requires staff
-        if not memberships.may_sign_in(user):
+        if not acceptance.may_sign_in(user):
             raise self.get_invalid_login_error()
 
 

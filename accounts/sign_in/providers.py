@@ -14,7 +14,7 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import memberships, roles
+from accounts import acceptance, memberships, roles
 from accounts.audit import recorder
 from accounts.models import IS_PLACEHOLDER, Member, Role
 from accounts.sign_in import email_addresses
@@ -91,7 +91,7 @@ def admit(provider: IdentityProvider, known: User | None, answer: Answer) -> Use
         actor = recorder.Actor(None, str(provider)[:150])
         with recorder.acting(lambda: actor):
             if person.email.lower() == address:
-                memberships.accept_at_provider(person, provider.organization_id)
+                acceptance.accept_at_provider(person, provider.organization_id)
             _give_place(provider, person, _role(provider, answer), is_first=known is None)
         if person.email.lower() == address:
             email_addresses.confirm(person, address)
@@ -129,7 +129,7 @@ def _person(provider: IdentityProvider, address: str) -> User:
     if len(people) == 1 and _is_invited_here(provider, people[0]):
         return people[0]
     # Else any organization could keep people from their own one's provider, by inviting them first.
-    if len(people) == 1 and people[0].username == address and memberships.set_aside(people[0]):
+    if len(people) == 1 and people[0].username == address and acceptance.set_aside(people[0]):
         people = []
     # Somebody else may have entered this address in their account.
     if people or User.objects.filter(username=address).exists():
@@ -146,7 +146,7 @@ def _person(provider: IdentityProvider, address: str) -> User:
 
 def _is_invited_here(provider: IdentityProvider, person: User) -> bool:
     places = Member.objects.filter(user=person).values_list("organization", flat=True)
-    return memberships.is_invited(person) and list(places) == [provider.organization_id]
+    return acceptance.is_invited(person) and list(places) == [provider.organization_id]
 
 
 def _role(provider: IdentityProvider, answer: Answer) -> str:

@@ -1,6 +1,5 @@
 """Groups of members: their list, making one, changing its name, people and projects, removing it."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -14,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import groups, memberships
 from accounts.models import SHOWN_NAME, Group, GroupMember, GroupProject, Member, Project
-from chatapi.console.member_pages import MAX_CHECKBOXES
+from chatapi.console.member_pages import offer
 from chatapi.console.tenancy import Console, page, project_name, render
 
 
@@ -41,8 +40,9 @@ class GroupForm(forms.Form):
         self.members = {str(row.pk): row for row in everyone.order_by(SHOWN_NAME)}
         # An archived project of the group stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
-        _offer(self, "people", [(key, _person(row)) for key, row in self.members.items()])
-        _offer(self, "projects", [(key, project_name(row)) for key, row in self.offered.items()])
+        fields: Any = self.fields
+        offer(fields["people"], [(key, _person(row)) for key, row in self.members.items()])
+        offer(fields["projects"], [(key, project_name(row)) for key, row in self.offered.items()])
 
     @property
     def chosen(self) -> tuple[list[Member], list[Project]]:
@@ -51,18 +51,6 @@ class GroupForm(forms.Form):
         return [self.members[each] for each in sent["people"]], [
             self.offered[each] for each in sent["projects"]
         ]
-
-
-def _offer(form: forms.Form, name: str, choices: Sequence[tuple[str, str]]) -> None:
-    """Make the field's choices a list of checkboxes or, of very many, one in which several can be chosen."""
-    field: Any = form.fields[name]
-    field.choices = choices
-    is_short = len(choices) <= MAX_CHECKBOXES
-    field.widget = (
-        forms.CheckboxSelectMultiple(choices=choices)
-        if is_short
-        else forms.SelectMultiple({"size": 12}, choices=choices)
-    )
 
 
 def _person(row: Member) -> str:
@@ -122,7 +110,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         except ValidationError as error:
             form.add_error(None, error.messages)
         else:
-            messages.success(request, f"The group {name} is made. It holds at once.")
+            messages.success(request, f"The group {name} is made. This holds at once.")
             return redirect(console.url("groups"))
     context = {"title": "New group", "form": form, "submit": "Make the group"}
     return render(request, console, "group.html", context, 400 if form.errors else 200)

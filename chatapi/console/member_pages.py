@@ -1,5 +1,6 @@
 """Members: their list, inviting people, changing their roles, removing them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -10,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access, invitations, memberships, roles
+from accounts import acceptance, access, invitations, invitees, memberships, roles
 from accounts.models import Group, Member, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
@@ -21,8 +22,7 @@ from usage.pages.filters import first_mistake, is_id
 
 # So that the page stays below 150 kB.
 PAGE = 50
-# Of more projects, a list is shown in which several can be chosen.
-MAX_CHECKBOXES = 100
+_MAX_CHECKBOXES = 100
 _ALL, _ONLY = "all", "only"
 _NO_PROJECT = "Choose at least one project."
 _KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
@@ -32,6 +32,17 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
     own = access.role_in(console.person, console.organization.pk)
     givable = roles.givable(own) if own else []
     return [(role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in givable]
+
+
+def offer(field: Any, choices: Sequence[tuple[str, str]]) -> None:
+    """Make the field's choices a list of checkboxes or, of very many, one in which several can be chosen."""
+    field.choices = choices
+    is_short = len(choices) <= _MAX_CHECKBOXES
+    field.widget = (
+        forms.CheckboxSelectMultiple(choices=choices)
+        if is_short
+        else forms.SelectMultiple({"size": 12}, choices=choices)
+    )
 
 
 class PlaceForm(forms.Form):
@@ -63,16 +74,10 @@ class PlaceForm(forms.Form):
         fields["role"].choices = _role_choices(console)
         # An archived project of theirs stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
-        fields["projects"].choices = [(key, project_name(row)) for key, row in self.offered.items()]
+        offer(fields["projects"], [(key, project_name(row)) for key, row in self.offered.items()])
         rows = Group.objects.filter(organization=console.organization)
         self.known_groups = {str(row.pk): row for row in rows}
         fields["groups"].choices = [(key, row.name) for key, row in self.known_groups.items()]
-        is_short = len(self.offered) <= MAX_CHECKBOXES
-        fields["projects"].widget = (
-            forms.CheckboxSelectMultiple(choices=fields["projects"].choices)
-            if is_short
-            else forms.SelectMultiple({"size": 12}, choices=fields["projects"].choices)
-        )
 
     @property
     def limit(self) -> list[Project] | None:
@@ -127,7 +132,7 @@ class InviteForm(PlaceForm):
             raise ValidationError({"email": message})
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
-        person = memberships.person_named(self.console.person, organization, data["name"], data["email"])
+        person = invitees.person_named(self.console.person, organization, data["name"], data["email"])
         data["member"] = Member(organization=organization, user=person, role=data["role"])
         return data
 
@@ -156,7 +161,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
             (
                 row,
                 memberships.projects_seen(row),
-                memberships.state(row),
+                acceptance.state(row),
                 may_change and not roles.is_above(row.role, own),
                 own == Role.OWNER
                 and row.user != console.person
@@ -256,7 +261,7 @@ def _without_link(request: HttpRequest, console: Console, member: Member) -> Htt
 
 def _may_mail_reset(console: Console, member: Member) -> bool:
     is_owner = access.role_in(console.person, console.organization.pk) == Role.OWNER
-    can_get_mail = settings.SENDS_EMAIL and member.user.email and not memberships.is_invited(member.user)
+    can_get_mail = settings.SENDS_EMAIL and member.user.email and not acceptance.is_invited(member.user)
     return bool(is_owner and can_get_mail and member.user != console.person)
 
 
@@ -322,10 +327,10 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
     member = _changeable(console, member_id)
     result, note = f"{member.name} is no longer a member of {console.organization}.", ""
     try:
-        if memberships.is_invited(member.user):
+        if acceptance.is_invited(member.user):
             if member.is_limited and memberships.may_come_back(member):
                 note = " The identity provider may still let them in, with all projects."
-            memberships.withdraw(member)
+            acceptance.withdraw(member)
         else:
             if not memberships.remove(member):
                 result = memberships.KEPT.format(member.name)

@@ -18,7 +18,7 @@ from django.utils.http import urlsafe_base64_encode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from accounts import invitations, memberships
+from accounts import acceptance, invitations, memberships
 from accounts.audit import recorder
 from accounts.forwarding import client_network
 from accounts.models import IS_PLACEHOLDER, Member
@@ -138,7 +138,7 @@ class ChosenPassword(PasswordResetConfirmView):
                 return None
             is_first = self.token_generator.check_token(person, self.token)
             if is_first:
-                if not memberships.is_invited(person):
+                if not acceptance.is_invited(person):
                     change_mail.notify(person, change_mail.PASSWORD, by_link=True)
                 person.password = chosen.password
                 person.save(update_fields=["password"])
@@ -210,7 +210,7 @@ class Invitation(ChosenPassword):
     @property
     def place(self) -> Member | None:
         """Return the membership that the link is for; None of a link for a person who has accepted."""
-        if not self.validlink or self.user is None or not memberships.is_invited(self.user):
+        if not self.validlink or self.user is None or not acceptance.is_invited(self.user):
             return None
         return self.user.memberships.select_related("organization").first()
 
@@ -239,7 +239,7 @@ class Invitation(ChosenPassword):
         with transaction.atomic():
             # Locked, because another request may accept or withdraw the invitation now.
             invited = User.objects.select_for_update().filter(pk=form.user.pk).first()
-            if invited is not None and not memberships.take_name(invited, is_mailed=is_mailed):
+            if invited is not None and not acceptance.take_name(invited, is_mailed=is_mailed):
                 form.add_error(None, _HAS_ACCOUNT.format(invited.email))
                 return self.form_invalid(form)
         person = self.save(form, is_mailed=is_mailed)

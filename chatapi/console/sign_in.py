@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access, memberships
+from accounts import acceptance, access
 from accounts.sign_in import providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
@@ -85,7 +85,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 def home(request: HttpRequest) -> HttpResponse:
     """Redirect to the person's only organization, or let them choose one."""
     if not access.may_sign_in(request.user):
-        if request.user.is_authenticated and memberships.may_sign_in(request.user):
+        if request.user.is_authenticated and acceptance.may_sign_in(request.user):
             messages.info(request, "Open the link of your invitation again to join the organization.")
         return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
     rows = list(access.organizations_in_console(request.user)[: MAX_CHOICES + 1])

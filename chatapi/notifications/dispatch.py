@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from accounts import access, memberships
+from accounts import acceptance, access, memberships
 from accounts.models import Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
 from usage.books.outbox import SOFT_LIMIT
@@ -110,7 +110,7 @@ def mailable(organization_id: int | None) -> list[User]:
 
 def gets_mail(person: User) -> bool:
     """Return whether mail may go to the person: they have an address, and have accepted their invitation."""
-    return bool(person.is_active and person.email and not memberships.is_invited(person))
+    return bool(person.is_active and person.email and not acceptance.is_invited(person))
 
 
 def preferences(person: User, organization: Organization | None) -> dict[str, bool]:

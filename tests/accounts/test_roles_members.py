@@ -14,7 +14,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from accounts import memberships
+from accounts import acceptance, memberships
 from accounts.models import Member, Organization, Role
 from tests.admin_pages import client_of, page
 from tests.cast import Person, join
@@ -337,9 +337,9 @@ def test_a_member_who_has_become_an_owner_since_they_were_read_stays(
 def test_an_invitation_is_withdrawn_once(acme: Organization, alice: Person) -> None:
     link_in(client_of(alice.user), acme, "erin")
     one, other = (Member.objects.get(user__username="erin") for _ in range(2))
-    memberships.withdraw(one)
+    acceptance.withdraw(one)
     with pytest.raises(ValidationError, match="Look again"):
-        memberships.withdraw(other)
+        acceptance.withdraw(other)
 
 
 def test_a_member_who_was_removed_since_they_were_read_gets_no_role(acme: Organization, bob: Person) -> None:

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts import groups
 from accounts.audit.models import AuditEntry
 from accounts.models import Group, Member, Organization, Project, Role
-from chatapi.console import group_pages
+from chatapi.console import member_pages
 from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi import test_page_weight
@@ -41,7 +41,7 @@ def test_a_group_is_made_changed_and_removed(owner: Client, alice: Person, bob: 
     assert "No groups yet. A group gives projects to several people at once" in empty
     sent = {"name": "Research", "people": [eve.pk], "projects": [bob.project.pk]}
     made = owner.post(url(alice, "members/groups/new"), sent, follow=True)
-    assert "The group Research is made. It holds at once." in text(made)
+    assert "The group Research is made. This holds at once." in text(made)
     (row,) = made.context["groups"]
     assert row[1:] == ("eve", "research")
     page_of_bob = url(bob, f"keys/{bob.api_key.pk}")
@@ -122,7 +122,7 @@ def test_an_archived_project_of_a_group_stays_a_choice(owner: Client, alice: Per
 
 
 def test_many_people_are_one_list(owner: Client, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_pages, "MAX_CHECKBOXES", 1)
+    monkeypatch.setattr(member_pages, "_MAX_CHECKBOXES", 1)
     form = owner.get(url(alice, "members/groups/new")).context["form"]
     assert form["people"].widget_type == "selectmultiple"
 

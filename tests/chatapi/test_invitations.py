@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import Settings
 from redis.exceptions import RedisError
 
-from accounts import memberships
+from accounts import acceptance
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts
 from tests.admin_pages import client_of
@@ -162,7 +162,7 @@ def test_a_password_changes_nothing_else_of_its_person(
 
     def hash_slowly(person: User, password: str) -> None:
         if meanwhile == "withdrawn":
-            memberships.withdraw(member)
+            acceptance.withdraw(member)
         else:
             User.objects.filter(pk=person.pk).update(is_active=False)
         hash_password(person, password)

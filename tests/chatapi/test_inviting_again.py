@@ -12,7 +12,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from accounts import groups, memberships
+from accounts import acceptance, groups, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
 from chatapi.console.password_pages import Invitation
@@ -220,7 +220,7 @@ def test_a_withdrawn_invitation_is_no_way_in(alice: Person, outsider: Person) ->
     link, visitor = invite(alice), Client()
     sign_in(visitor, ADDRESS)
     page, _ = opened(visitor, link)
-    memberships.withdraw(Member.objects.get(user__email=ADDRESS, organization__name="Acme"))
+    acceptance.withdraw(Member.objects.get(user__email=ADDRESS, organization__name="Acme"))
     assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
     assert "Acme" not in places(outsider)
     assert User.objects.filter(pk=outsider.user.pk).exists()
@@ -354,7 +354,7 @@ def test_an_invitation_that_an_operator_has_stopped_is_no_way_in(alice: Person, 
     User.objects.filter(email=ADDRESS).exclude(pk=outsider.user.pk).update(is_active=False)
     assert "This link does not work" in visitor.post(page, {"join": "yes"}).content.decode()
     assert "Acme" not in places(outsider)
-    assert not memberships.open_for(outsider.user).exists()
+    assert not acceptance.open_for(outsider.user).exists()
 
 
 @pytest.mark.parametrize("act", ["withdraw", "accept"])
@@ -370,9 +370,9 @@ def test_a_password_is_too_late_for_an_invitation_that_ends_meanwhile(
 
     def late(page: Invitation, form: Any) -> Any:
         if act == "withdraw":
-            memberships.withdraw(member)
+            acceptance.withdraw(member)
         else:
-            memberships.accept(User.objects.get(pk=member.user_id), outsider.user)
+            acceptance.accept(User.objects.get(pk=member.user_id), outsider.user)
         return form_valid(page, form)
 
     monkeypatch.setattr(Invitation, "form_valid", late)

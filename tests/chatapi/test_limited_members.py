@@ -278,7 +278,7 @@ def test_without_a_project_the_first_page_says_whom_to_ask(own: Person) -> None:
     client = limited(own)
     Member.objects.get(is_limited=True).projects.clear()
     shown = body(client.get("/console/"))
-    assert "You see no organization now: ask an owner of yours for a project." in shown
+    assert "You see no project now: ask an owner of your organization for one." in shown
     assert "An operator creates the first one" not in shown
 
 

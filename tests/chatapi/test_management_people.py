@@ -16,7 +16,7 @@ from django.test import Client
 from django.utils.text import capfirst
 from pytest_django import Settings
 
-from accounts import keys, memberships
+from accounts import acceptance, keys, memberships
 from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Project, Role, ServiceAccount
@@ -445,7 +445,7 @@ def test_a_withdrawal_locks_nothing_before_the_person(
 ) -> None:
     """The console's withdrawal locks the person first: in another order, each could wait for the other."""
     made = said(boss, "POST", f"{HERE}/invites", {"email": "dora@example.com", "role": "reader"})
-    withdraw = memberships.withdraw
+    withdraw = acceptance.withdraw
 
     def lock_as_another() -> None:
         try:
@@ -459,7 +459,7 @@ def test_a_withdrawal_locks_nothing_before_the_person(
             others.submit(lock_as_another).result()
         withdraw(member)
 
-    monkeypatch.setattr(memberships, "withdraw", withdraw_after_another)
+    monkeypatch.setattr(acceptance, "withdraw", withdraw_after_another)
     said(boss, "DELETE", f"{HERE}/invites/{made['id']}")
     assert not User.objects.filter(username="dora@example.com").exists()
 

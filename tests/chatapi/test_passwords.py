@@ -16,7 +16,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import memberships
+from accounts import acceptance
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts, sessions
@@ -170,7 +170,7 @@ def test_an_invitation_of_an_address_that_only_looks_alike_is_not_ones_own(
     Member.objects.filter(user=bob.user).delete()
     client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
     assert Member.objects.filter(organization=acme, user__email=form["email"]).count() == 1
-    assert not memberships.open_for(bob.user).exists()
+    assert not acceptance.open_for(bob.user).exists()
 
 
 @pytest.mark.usefixtures("mailing")

@@ -1,9 +1,7 @@
 """Budgets of weeks: the sum of an owner's days from Monday on, which no two requests overspend."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -17,12 +15,12 @@ from hypothesis.extra.django import TestCase
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
+from tests.usage.simultaneous import admit_at_once
 from usage.books import corrections, ledger, spending
 from usage.books.credit import Note
 from usage.books.weeks import days_of_week
-from usage.database.group_commit import GroupCommit
 from usage.database.sql import fetch_all
-from usage.errors import BudgetExceeded, UsageError
+from usage.errors import BudgetExceeded
 from usage.insights import budgets_near_limit
 from usage.models import Budget, BudgetLimit, Event, Generation, LedgerEntry, Period
 from usage.models.budget_keys import BudgetKey
@@ -252,25 +250,5 @@ def test_of_two_at_midnight_that_find_the_same_room_one_gets_it(key: APIKey, ask
     now = MONDAY + timedelta(days=2, hours=11)
     zones = [{"time_zone": "Etc/GMT+12"}, {"time_zone": "Pacific/Kiritimati"}]
     assert admitted(now, ask(**zones[0])) == [True]
-    results = asyncio.run(_admit_at_once(now, [ask(**zone) for zone in zones]))
+    results = asyncio.run(admit_at_once([ask(**zone) for zone in zones], now))
     assert {type(result) for result in results} == {UUID, BudgetExceeded}
-
-
-async def _admit_at_once(now: datetime, admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
-    """Admit each in a transaction of its own, which commits when the others have admitted too, or wait."""
-    have_admitted = threading.Barrier(len(admissions))
-
-    def admit(_: datetime, items: Sequence[ledger.Admission]) -> Sequence[UUID | UsageError]:
-        results = ledger.admit(now, items)
-        with suppress(threading.BrokenBarrierError):
-            have_admitted.wait(0.5)
-        return results
-
-    doors = [GroupCommit() for _ in admissions]
-    try:
-        return await asyncio.gather(
-            *map(lambda door, item: door.write(admit, item), doors, admissions), return_exceptions=True
-        )
-    finally:
-        for door in doors:
-            await door.close()

@@ -17,7 +17,7 @@ from django.shortcuts import redirect
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_safe
 
-from accounts import access, memberships
+from accounts import access, invitees
 from accounts.audit.models import AuditEntry
 from accounts.pages.admin_site import admin_page
 from usage.formatting import usd
@@ -89,7 +89,7 @@ class AuditFilterForm(forms.Form):
 
     def offer_choices(self, user: access.Person) -> None:
         """Offer people who may have acted, the kinds of rows that pages change, and the chosen values."""
-        people = {name: name for name in memberships.names_known_to(user)[: MAX_OPTIONS + 1]}
+        people = {name: name for name in invitees.names_known_to(user)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
         kinds = {label: _kind(label) for label in labels}
         for name, options in {"person": people, "type": kinds}.items():

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from accounts import access, groups
 from accounts.models import Group, GroupProject, Member
 from chatapi import errors
-from chatapi.api.management import bodies, members, objects
+from chatapi.api.management import bodies, group_objects, members, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import CursorPage, cursor_page_of, cursor_page_of_rows
 from chatapi.api.management.project_roles import MEMBER, require_member_role
@@ -24,11 +24,11 @@ class Groups(ManagementRoute):
     path = "groups"
     operations = {
         "GET": ManagementOperation(
-            "listGroups", "List the groups", "accounts.view_member", CursorPage[objects.Group],
+            "listGroups", "List the groups", "accounts.view_member", CursorPage[group_objects.Group],
             query=bodies.GroupListQuery,
         ),
         "POST": ManagementOperation(
-            "createGroup", "Create a group", "accounts.change_member", objects.Group,
+            "createGroup", "Create a group", "accounts.change_member", group_objects.Group,
             body=bodies.GroupBody,
             description="Its name is unique in the organization.",
         ),
@@ -45,9 +45,12 @@ class Groups(ManagementRoute):
 class OneGroup(ManagementRoute):
     path = "groups/<str:group_id>"
     operations = {
-        "GET": ManagementOperation("retrieveGroup", "Show a group", "accounts.view_member", objects.Group),
+        "GET": ManagementOperation(
+            "retrieveGroup", "Show a group", "accounts.view_member", group_objects.Group
+        ),
         "POST": ManagementOperation(
-            "modifyGroup", "Rename a group", "accounts.change_member", objects.Group, body=bodies.GroupBody
+            "modifyGroup", "Rename a group", "accounts.change_member", group_objects.Group,
+            body=bodies.GroupBody,
         ),
         "DELETE": ManagementOperation(
             "deleteGroup", "Delete a group", "accounts.change_member", objects.Deleted,
@@ -73,12 +76,12 @@ class GroupUsers(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listGroupUsers", "List the members of a group", "accounts.view_member",
-            CursorPage[objects.GroupUser],
+            CursorPage[group_objects.GroupUser],
             query=bodies.GroupUserListQuery,
             description="They are those who have accepted their invitation.",
         ),
         "POST": ManagementOperation(
-            "addGroupUser", "Add a member to a group", "accounts.change_member", objects.AddedGroupUser,
+            "addGroupUser", "Add a member to a group", "accounts.change_member", group_objects.AddedGroupUser,
             body=bodies.GroupUserBody,
             description="If the member is limited to projects, they see those of the group, too.",
         ),
@@ -95,14 +98,14 @@ class GroupUsers(ManagementRoute):
         row = find_group(request, group_id)
         member = members.find_member(request, self.body(request).user_id)
         groups.add(row, members=[member])
-        return respond(objects.AddedGroupUser(group_id=group_id, user_id=str(member.user_id)))
+        return respond(group_objects.AddedGroupUser(group_id=group_id, user_id=str(member.user_id)))
 
 
 class OneGroupUser(ManagementRoute):
     path = "groups/<str:group_id>/users/<str:user_id>"
     operations = {
         "GET": ManagementOperation(
-            "retrieveGroupUser", "Show a member of a group", "accounts.view_member", objects.GroupUser
+            "retrieveGroupUser", "Show a member of a group", "accounts.view_member", group_objects.GroupUser
         ),
         "DELETE": ManagementOperation(
             "removeGroupUser", "Remove a member from a group", "accounts.change_member", objects.Deleted,
@@ -130,7 +133,7 @@ class GroupRoles(ManagementRoute):
             description="There are none: each member keeps their own role.",
         ),
         "POST": ManagementOperation(
-            "createGroupRole", "Give a group a role", "accounts.change_member", objects.GroupRole,
+            "createGroupRole", "Give a group a role", "accounts.change_member", group_objects.GroupRole,
             body=bodies.GroupRoleBody,
             description="Always refused: a group gives projects, and no role.",
         ),
@@ -175,11 +178,12 @@ class ProjectGroups(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listProjectGroups", "List the groups that give a project", "accounts.view_member",
-            CursorPage[objects.ProjectGroup],
+            CursorPage[group_objects.ProjectGroup],
             query=bodies.ProjectGroupListQuery,
         ),
         "POST": ManagementOperation(
-            "addProjectGroup", "Add a project to a group", "accounts.change_member", objects.ProjectGroup,
+            "addProjectGroup", "Add a project to a group", "accounts.change_member",
+            group_objects.ProjectGroup,
             body=bodies.ProjectGroupBody,
             description="The group's members who are limited to projects see it, each with their own role. "
             "`role` is `member` or the id of this role; another one is refused.",
@@ -206,7 +210,7 @@ class OneProjectGroup(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "retrieveProjectGroup", "Show a group that gives a project", "accounts.view_member",
-            objects.ProjectGroup,
+            group_objects.ProjectGroup,
             query=bodies.ProjectGroupQuery,
         ),
         "DELETE": ManagementOperation(
@@ -237,7 +241,7 @@ class ProjectGroupRoles(ManagementRoute):
         ),
         "POST": ManagementOperation(
             "createProjectGroupRole", "Add a project to a group by its role", "accounts.change_member",
-            objects.GroupRole,
+            group_objects.GroupRole,
             body=bodies.GroupRoleBody,
             description="With the role `role_project_member` as `POST "
             "/v1/organization/projects/{project_id}/groups`; another one is refused.",
@@ -252,10 +256,10 @@ class ProjectGroupRoles(ManagementRoute):
         project, row = self.project(request, project_id), find_group(request, group_id)
         require_member_role(self.body(request).role_id, "role_id")
         groups.add(row, projects=[project])
-        summary = objects.GroupSummary(
+        summary = group_objects.GroupSummary(
             id=public_id(row), name=row.name, created_at=int(row.created_at.timestamp())
         )
-        return respond(objects.GroupRole(group=summary, role=MEMBER))
+        return respond(group_objects.GroupRole(group=summary, role=MEMBER))
 
 
 class ProjectGroupRole(ManagementRoute):
@@ -314,8 +318,8 @@ def find_group(request: Request, group_id: str) -> Group:
     return row
 
 
-def group(row: Group) -> objects.Group:
-    return objects.Group(id=public_id(row), name=row.name, created_at=int(row.created_at.timestamp()))
+def group(row: Group) -> group_objects.Group:
+    return group_objects.Group(id=public_id(row), name=row.name, created_at=int(row.created_at.timestamp()))
 
 
 def _groups(request: Request) -> QuerySet[Group]:
@@ -338,12 +342,12 @@ def _given(route: ManagementRoute, request: Request, project_id: str, group_id: 
     return found
 
 
-def _group_user(row: Member) -> objects.GroupUser:
-    return objects.GroupUser(id=str(row.user_id), name=row.user.get_username(), email=row.user.email)
+def _group_user(row: Member) -> group_objects.GroupUser:
+    return group_objects.GroupUser(id=str(row.user_id), name=row.user.get_username(), email=row.user.email)
 
 
-def _project_group(row: GroupProject) -> objects.ProjectGroup:
-    return objects.ProjectGroup(
+def _project_group(row: GroupProject) -> group_objects.ProjectGroup:
+    return group_objects.ProjectGroup(
         project_id=str(row.project_id),
         group_id=public_id(row.group),
         group_name=row.group.name,

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts import access, invitations, memberships
+from accounts import acceptance, access, invitations, invitees, memberships
 from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi import errors
@@ -191,7 +191,7 @@ class Invites(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        rows = memberships.pending(_members(request))
+        rows = acceptance.pending(_members(request))
         return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
     def post(self, request: Request) -> Response:
@@ -218,9 +218,7 @@ class Invites(ManagementRoute):
         owner = Organization.objects.select_for_update(no_key=True).get(pk=caller.organization_id)
         refuse_more(owner.members.all(), "members")
         invitations.count(f"organization {owner.pk}")
-        member = Member(
-            organization=owner, user=memberships.person_with_email(owner.pk, sent.email), role=role
-        )
+        member = Member(organization=owner, user=invitees.person_with_email(owner.pk, sent.email), role=role)
         memberships.join(member, projects if role in LIMITABLE_ROLES else None)
         return member
 
@@ -246,7 +244,7 @@ class Invite(ManagementRoute):
         """Remove the pending membership. It is not locked here, because `withdraw` locks its person first."""
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
         access.require_role(caller_of(request), member.role)
-        memberships.withdraw(member)
+        acceptance.withdraw(member)
         return respond(objects.Deleted(object="organization.invite.deleted", id=invite_id))
 
 
@@ -262,7 +260,7 @@ def _members(request: Request) -> QuerySet[Member]:
 
 
 def accepted(request: Request) -> QuerySet[Member]:
-    return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
+    return _members(request).exclude(pk__in=acceptance.pending(_members(request)).values("pk"))
 
 
 def who_see(request: Request, project: Project) -> QuerySet[Member]:
@@ -371,7 +369,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
 
 def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType = UNSET) -> objects.Invite:
     expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
-    is_open = memberships.is_invited(row.user)
+    is_open = acceptance.is_invited(row.user)
     return objects.Invite(
         id=str(row.pk),
         email=row.user.email,
