@@ -38,7 +38,8 @@ def rows(person: Person, query: str) -> list[str]:
 
 def asked(page: Any, **typed: str) -> Any:
     """Return the page that its form of a range and filters leads to, with these texts in the fields."""
-    (form,) = re.findall(r'<form method="get"[^>]*>.*?</form>', page.content.decode(), re.DOTALL)
+    main = page.content.decode().partition("<main")[2]
+    (form,) = re.findall(r'<form method="get"[^>]*>.*?</form>', main, re.DOTALL)
     fields = re.findall(r'<input type="\w+" name="(\w+)"(?: value="([^"]*)")?', form)
     inputs = {name: unescape(value) for name, value in fields}
     assert typed.keys() <= inputs.keys(), "there is a field for each"

@@ -17,6 +17,7 @@ from tests.installation import ROOT, Installation
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
 REFUSED = {
+    ("groups.roles.create", "role_id"),
     ("projects.create", "external_key_id"),
     ("projects.create", "geography"),
     ("projects.create", "residency"),
@@ -31,8 +32,15 @@ REFUSED = {
 """What has no effect here: a setting that is not applied would mislead."""
 OPERATORS = "spend_limit.update"
 """The request that only the operator of the service may make."""
-WITHOUT_EFFECT = {("invites.create", "projects")}
-"""What is checked only: a member sees all projects, as docs/provisioning.md says."""
+CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
+    ("invites.create", "projects"): (
+        [{"id": "999999999", "role": "member"}],
+        openai.NotFoundError,
+        "project",
+    ),
+    ("projects.groups.create", "role"): ("owner", openai.BadRequestError, "role"),
+}
+"""What no answer shows, each with a value that is refused, the error, and a word of its message."""
 
 EMAIL = "swept@example.com"
 SENT: dict[str, Any] = {
@@ -69,6 +77,7 @@ class Managed:
         self.places = {
             "project_id": project_id, "service_account_id": account.id, "user_id": member.id,
             "api_key_id": account.api_key.id, "rate_limit_id": "rl-*",
+            "group_id": self.requests.groups.create(name="swept").id,
         }  # fmt: skip
 
     def required(self, request: str) -> dict[str, Any]:
@@ -86,6 +95,8 @@ class Managed:
             return f"swept {next(numbers)}"
         if argument == "alert_id":
             return self.alert_id if request.startswith("spend") else self.project_alert_id
+        if argument == "role_id" and request.startswith("projects"):
+            return "role_project_member"
         if request == "invites.create":
             project = {"id": self.places["project_id"], "role": "member"}
             of_guest = {"email": f"guest{next(numbers)}@example.com", "role": "reader", "projects": [project]}
@@ -142,9 +153,9 @@ def test_each_argument_has_its_effect_or_is_refused(managed: Managed, request_: 
         answer = make(**sent)
         if argument == "scopes":
             assert_is_narrowed(managed, getattr(answer, "value", managed.secret))
-        elif (request_, argument) in WITHOUT_EFFECT:
-            sent[argument] = [{"id": "999999999", "role": "member"}]
-            with pytest.raises(openai.NotFoundError, match="project"):
+        elif (request_, argument) in CHECKED:
+            sent[argument], error, word = CHECKED[request_, argument]
+            with pytest.raises(error, match=word):
                 make(**sent)
         else:
             assert_shows(answer.to_dict(), argument, sent[argument])
@@ -174,13 +185,13 @@ def assert_shows(answer: dict[str, Any], argument: str, value: Any) -> None:
 
 
 def test_each_refused_argument_is_one_that_the_sdk_can_send() -> None:
-    assert set(body_arguments()) >= REFUSED | WITHOUT_EFFECT
+    assert set(body_arguments()) >= REFUSED | CHECKED.keys()
     assert len(body_arguments()) > 50
 
 
 @pytest.mark.parametrize(
     "request_",
-    [each for each in writes() if each not in (OPERATORS, "projects.api_keys.update")],
+    [each for each in writes() if each not in (OPERATORS, "projects.api_keys.update", "groups.roles.create")],
 )
 def test_optional_arguments_can_be_left_out(managed: Managed, request_: str) -> None:
     named(managed.requests, request_)(**managed.required(request_))
