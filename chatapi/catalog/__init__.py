@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
 from django.conf import settings
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OrderBy, OuterRef
@@ -54,9 +54,11 @@ class CatalogModel:
         return self.price is not None and not (self.is_sandbox and settings.HIDE_SANDBOX_MODELS)
 
 
-def load() -> dict[str, CatalogModel]:
-    """Return the active models with an active deployment, by id and by each alias."""
-    current = prices.current()
+def load(now: datetime | None = None) -> dict[str, CatalogModel]:
+    """Return the active models with an active deployment, by id and by each alias. `now` is the database's
+    time, if it is known already.
+    """
+    current = prices.current(now)
     served: dict[str, CatalogModel] = {}
     for deployment in active_deployments():
         row, known = deployment.model, served.get(deployment.model_id)

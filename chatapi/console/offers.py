@@ -64,7 +64,7 @@ def offers(console: Console) -> list[Offer]:
 
     return [
         _offer(model, own_prices(model.id, model.price))
-        for model in _callable(console)
+        for model in _callable(console, now)
         if model.price is not None
     ]
 
@@ -94,11 +94,11 @@ def chat_offers(console: Console) -> list[Offer]:
     return [offer for offer in offers(console) if offer.kind == ModelKind.CHAT]
 
 
-def _callable(console: Console) -> list[CatalogModel]:
+def _callable(console: Console, now: datetime | None = None) -> list[CatalogModel]:
     project = console.project
     is_chosen = project is not None and (project.is_active or console.limit is not None)
     projects = [project] if project and is_chosen else console.projects
-    served = {model.id: model for model in catalog.load().values() if model.is_listed}
+    served = {model.id: model for model in catalog.load(now).values() if model.is_listed}
     return [
         model
         for model in sorted(served.values(), key=attrgetter("is_sandbox", "id"))

@@ -21,7 +21,8 @@ def test_the_latest_price_that_has_begun_counts(db: None) -> None:
     now = database_now()
     for hours, price in ((-2, FREE), (-1, DEAR), (1, CHEAP)):
         assert prices.change("m", price, now + timedelta(hours=hours))
-    assert prices.current() == {"m": DEAR}
+    assert prices.current() == prices.current(now) == {"m": DEAR}
+    assert prices.current(now + timedelta(hours=1)) == {"m": CHEAP}
 
 
 def test_the_same_price_again_is_no_change(db: None) -> None:

@@ -18,9 +18,11 @@ from usage.pricing import PRICE_COLUMNS
 Row = TypeVar("Row", Price, Discount)
 
 
-def current() -> dict[str, pricing.Price]:
-    """Return the price in effect of each priced model, before any discount."""
-    rows = _in_effect(Price.objects.all(), "model").values_list("model", *PRICE_COLUMNS)
+def current(now: datetime | None = None) -> dict[str, pricing.Price]:
+    """Return the price in effect of each priced model, before any discount. `now` is the database's time, if
+    it is known already.
+    """
+    rows = _in_effect(Price.objects.all(), "model", now).values_list("model", *PRICE_COLUMNS)
     return {model: pricing.Price(*columns) for model, *columns in rows}
 
 
@@ -39,9 +41,9 @@ def announced(now: datetime) -> dict[str, list[Price]]:
     return found
 
 
-def _in_effect(rows: QuerySet[Row], owner: str) -> QuerySet[Row]:
+def _in_effect(rows: QuerySet[Row], owner: str, now: datetime | None = None) -> QuerySet[Row]:
     """Return each owner's latest row that has begun; the database leaves out the many others."""
-    begun = rows.filter(effective_from__lte=database_now())
+    begun = rows.filter(effective_from__lte=now or database_now())
     later = begun.filter(**{owner: OuterRef(owner)}, effective_from__gt=OuterRef("effective_from"))
     return begun.exclude(Exists(later)).order_by()
 
