@@ -81,7 +81,8 @@ def accept_at_provider(person: User, organization_id: int) -> None:
         if is_placeholder(row.user):
             if person._state.adding:
                 person.save()
-            with suppress(ValidationError):  # the invitation of the only owner waits
+            # The invitation of the only owner waits. Another one may be withdrawn at this moment.
+            with suppress(ValidationError, User.DoesNotExist):
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
@@ -89,7 +90,9 @@ def set_aside(invited: User) -> bool:
     """Make an invited person the placeholder of their address, which gets an account now; return False if
     they have accepted.
     """
-    person = User.objects.select_for_update().get(pk=invited.pk)
+    person = User.objects.select_for_update().filter(pk=invited.pk).first()
+    if person is None:  # the invitation was withdrawn just now
+        return True
     if not is_invited(person) or person.is_staff or person.is_superuser:
         return False
     person.username = placeholder_name(person.email)

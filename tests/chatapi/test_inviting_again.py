@@ -68,6 +68,13 @@ def outsider(charlie: Person) -> Person:
     return charlie
 
 
+def test_an_invitation_that_was_withdrawn_just_now_leaves_its_address_free(db: None) -> None:
+    invited = User.objects.create_user(STRANGER, STRANGER)
+    User.objects.all().delete()
+    assert acceptance.set_aside(invited)
+    assert not User.objects.exists()
+
+
 @pytest.mark.usefixtures("mailing")
 def test_a_person_of_another_organization_signs_in_and_joins(
     mailoutbox: list[EmailMessage], alice: Person, outsider: Person, acme: Organization
