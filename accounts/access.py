@@ -267,7 +267,7 @@ def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple
     return {person: frozenset(projects) for person, projects in found.items()}
 
 
-def who_see(project: Project, members: QuerySet[Member]) -> QuerySet[Member]:
+def members_seeing(project: Project, members: QuerySet[Member]) -> QuerySet[Member]:
     """Return those of the members who see the project: all of its organization, or single projects."""
     sees = Q(is_limited=False)
     for rows, path in _limits(member=OuterRef("pk")):

@@ -44,7 +44,7 @@ def seen(member: Member) -> set[str]:
     user = User.objects.get(pk=member.user_id)
     assert bool(access.memberships_of(user)) == access.organizations_in_console(user).exists() == bool(names)
     for row in Project.objects.filter(organization=member.organization_id):
-        assert access.who_see(row, Member.objects.filter(pk=member.pk)).exists() == (row.name in names)
+        assert access.members_seeing(row, Member.objects.filter(pk=member.pk)).exists() == (row.name in names)
     return names
 
 
@@ -108,7 +108,7 @@ def test_a_group_reaches_no_other_organization(
     GroupProject.objects.create(group=research, project=charlie.project)
     assert seen(eve) == {"default", "shop"}
     assert seen(stranger) == set()
-    assert not access.who_see(charlie.project, Member.objects.filter(pk=eve.pk)).exists()
+    assert not access.members_seeing(charlie.project, Member.objects.filter(pk=eve.pk)).exists()
 
 
 def test_a_kept_membership_is_in_no_group(

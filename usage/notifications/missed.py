@@ -99,7 +99,8 @@ _IS_REACHED = f"""CASE WHEN t.percent > 0
         AND NOT EXISTS (SELECT 1 FROM usage_event AS e
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {LimitKey.text_in_sql("b")}
-            AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)"""  # noqa: S608  the text is ours
+            AND e.period = CASE b.period WHEN 'ever' THEN 'ever'
+                ELSE CAST(b.period_start AS TEXT) END)"""  # noqa: S608  the text is ours
 
 
 def of_credit(now: datetime) -> Iterator[NewEvent]:

@@ -110,7 +110,7 @@ class ProjectUsers(ManagementRoute):
     }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        query, rows = self.query(request), who_see(request, self.project(request, project_id))
+        query, rows = self.query(request), seeing(request, self.project(request, project_id))
         return respond(
             page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
@@ -168,7 +168,7 @@ class ProjectUser(ManagementRoute):
 
     def _member(self, request: Request, project_id: str, user_id: str) -> Member:
         """Return the member, if they see the project."""
-        return find_member(request, user_id, who_see(request, self.project(request, project_id)))
+        return find_member(request, user_id, seeing(request, self.project(request, project_id)))
 
 
 class Invites(ManagementRoute):
@@ -263,9 +263,9 @@ def accepted(request: Request) -> QuerySet[Member]:
     return _members(request).exclude(pk__in=acceptance.pending(_members(request)).values("pk"))
 
 
-def who_see(request: Request, project: Project) -> QuerySet[Member]:
+def seeing(request: Request, project: Project) -> QuerySet[Member]:
     """Return the members who see the project."""
-    return access.who_see(project, accepted(request))
+    return access.members_seeing(project, accepted(request))
 
 
 def add_to_project(request: Request, member: Member, project: Project) -> None:

@@ -167,7 +167,7 @@ def _seen(
     a 404.
     """
     project = route.project(request, project_id)
-    member = members.find_member(request, user_id, members.who_see(request, project))
+    member = members.find_member(request, user_id, members.seeing(request, project))
     return member, _by_groups(member, project)
 
 
