@@ -1,4 +1,4 @@
-"""On PostgreSQL a seed leaves out half of the tests, but none that has to run there each time."""
+"""On PostgreSQL a seed leaves out two thirds of the tests, but none that has to run there each time."""
 
 import os
 import subprocess
@@ -50,13 +50,13 @@ def collected(file: Path, seed: str) -> list[str]:
     return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
-def test_half_of_the_tests_that_may_be_left_out_are_drawn_by_the_seed(tmp_path: Path) -> None:
+def test_a_third_of_the_tests_that_may_be_left_out_is_drawn_by_the_seed(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(TESTS)
     drawn = [collected(file, seed) for seed in ("1", "2")]
     for tests in drawn:
         of_each = Counter(test.partition("[")[0] for test in tests)
-        assert 10 <= of_each.pop("test_any") <= 30
+        assert 4 <= of_each.pop("test_any") <= 24
         assert set(of_each.values()) == {5}
         assert len(of_each) == 4
     assert set(drawn[0]) != set(drawn[1])
