@@ -16,11 +16,13 @@ from django.test import Client
 from django.utils.text import capfirst
 from pytest_django import Settings
 
-from accounts import acceptance, keys, memberships
+from accounts import acceptance, groups, keys, memberships
 from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
-from accounts.models import APIKey, Member, Project, Role, ServiceAccount
+from accounts.limits import HIGHEST
+from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
 from accounts.sign_in import attempts
+from chatapi.models import ServedModel
 from chatapi.notifications import webhooks
 from chatapi.notifications.models import WebhookEndpoint
 from tests.admin_pages import client_of
@@ -28,6 +30,8 @@ from tests.cast import Person, run
 from tests.chatapi.console_pages import url
 from tests.chatapi.management import HERE, refused, said
 from tests.chatapi.signing_in import choose, link_in, who
+from tests.opened_forms import opened
+from usage.models import BudgetLimit
 from usage.payment import metered_usage
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -300,8 +304,15 @@ def test_an_address_of_another_organization_is_invited_once(
 
 # ---- the audit log has the same rows of a change by the console
 
-Change = tuple[str, dict[str, str], str, str, dict[str, Any] | None]
+Form = dict[str, str | list[str]]
+Change = tuple[str, Form, str, str, dict[str, Any] | None]
 """The console's path, or the admin's, and form; the API's method, path and body."""
+ALERT = {
+    "currency": "USD",
+    "interval": "month",
+    "threshold_amount": 100,
+    "notification_channel": {"type": "email", "recipients": ["bob@example.com"]},
+}
 CHANGES: dict[str, Change] = {
     "a project": ("projects/new", {"name": "shop"}, "POST", "projects", {"name": "shop"}),
     "a project's name": (
@@ -337,12 +348,69 @@ CHANGES: dict[str, Change] = {
         {"project": "{project}", "threshold": "1", "recipients": "{user}"},
         "POST",
         "projects/{project}/spend_alerts",
+        ALERT,
+    ),
+    "a spend alert of the organization": (
+        "budgets/alerts/new",
+        {"project": "", "threshold": "1", "recipients": "{user}"},
+        "POST",
+        "spend_alerts",
+        ALERT,
+    ),
+    "a spend alert's removal": (
+        "budgets/alerts/{alert}/remove",
+        {},
+        "DELETE",
+        "projects/{limited_project}/spend_alerts/{alert}",
+        None,
+    ),
+    "another budget": (
+        "budgets/{budget}",
+        {"limit_nanodollars": "2"},
+        "POST",
+        "projects/{limited_project}/spend_limit",
+        {"currency": "USD", "interval": "month", "threshold_amount": 200},
+    ),
+    "a budget's removal": (
+        "budgets/{budget}/remove",
+        {},
+        "DELETE",
+        "projects/{limited_project}/spend_limit",
+        None,
+    ),
+    "another rate limit": (
+        "budgets/rate-limits/{rate_limit}",
+        {"requests_per_minute": "61"},
+        "POST",
+        "projects/{limited_project}/rate_limits/rl-*",
+        {"max_requests_per_1_minute": 61},
+    ),
+    "a rate limit's removal": (
+        "budgets/rate-limits/{rate_limit}/remove",
+        {},
+        "POST",
+        "projects/{limited_project}/rate_limits/rl-*",
+        {"max_requests_per_1_minute": HIGHEST},
+    ),
+    "a list of models": (
+        "/admin/accounts/project/{old_project}/change/",
         {
-            "currency": "USD",
-            "interval": "month",
-            "threshold_amount": 100,
-            "notification_channel": {"type": "email", "recipients": ["bob@example.com"]},
+            "name": "old",
+            "is_active": "on",
+            "models_mode": "allow_list",
+            "listed_models": "small",
+            "stores_responses_days": "0",
         },
+        "POST",
+        "projects/{old_project}/model_permissions",
+        {"mode": "allow_list", "model_ids": ["small"]},
+    ),
+    "a list of models' removal": (
+        "/admin/accounts/project/{limited_project}/change/",
+        {"name": "limited", "is_active": "on", "models_mode": "", "stores_responses_days": "0"},
+        "DELETE",
+        "projects/{limited_project}/model_permissions",
+        None,
     ),
     "stored responses": (
         "settings/projects/{project}",
@@ -358,8 +426,105 @@ CHANGES: dict[str, Change] = {
         "invites",
         {"email": "dora@example.com", "role": "reader"},
     ),
+    "an invitation to a project": (
+        "members/invite",
+        {"email": "frank@example.com", "role": "viewer", "sees": "only", "projects": "{project}"},
+        "POST",
+        "invites",
+        {
+            "email": "frank@example.com",
+            "role": "reader",
+            "projects": [{"id": "{project}", "role": "member"}],
+        },
+    ),
     "a withdrawal": ("members/{invited}/remove", {}, "DELETE", "invites/{invited}", None),
     "a role": ("members/{member}/role", {"role": "viewer"}, "POST", "users/{user}", {"role": "reader"}),
+    "a role by its id": (
+        "members/{member}/role",
+        {"role": "viewer"},
+        "POST",
+        "users/{user}/roles",
+        {"role_id": "role_reader"},
+    ),
+    "one more project of a member": (
+        "members/{dora_member}/place",
+        {"projects": ["{project}", "{old_project}", "{boss_project}"]},
+        "POST",
+        "projects/{boss_project}/users",
+        {"user_id": "{dora}", "role": "member"},
+    ),
+    "one more project of a member by a role": (
+        "members/{dora_member}/place",
+        {"projects": ["{project}", "{old_project}", "{boss_project}"]},
+        "POST",
+        "/v1/projects/{boss_project}/users/{dora}/roles",
+        {"role_id": "role_project_member"},
+    ),
+    "one project less of a member": (
+        "members/{dora_member}/place",
+        {"projects": "{project}"},
+        "DELETE",
+        "projects/{old_project}/users/{dora}",
+        None,
+    ),
+    "one project less of a member by a role": (
+        "members/{dora_member}/place",
+        {"projects": "{project}"},
+        "DELETE",
+        "/v1/projects/{old_project}/users/{dora}/roles/role_project_member",
+        None,
+    ),
+    "a group": ("members/groups/new", {"name": "Lab"}, "POST", "groups", {"name": "Lab"}),
+    "a group's name": (
+        "members/groups/{group}",
+        {"name": "Lab"},
+        "POST",
+        "groups/group_{group}",
+        {"name": "Lab"},
+    ),
+    "one more member of a group": (
+        "members/groups/{group}",
+        {"people": ["{dora_member}", "{member}"]},
+        "POST",
+        "groups/group_{group}/users",
+        {"user_id": "{user}"},
+    ),
+    "one member less of a group": (
+        "members/groups/{group}",
+        {"people": []},
+        "DELETE",
+        "groups/group_{group}/users/{dora}",
+        None,
+    ),
+    "one more project of a group": (
+        "members/groups/{group}",
+        {"projects": ["{limited_project}", "{project}"]},
+        "POST",
+        "projects/{project}/groups",
+        {"group_id": "group_{group}", "role": "member"},
+    ),
+    "one more project of a group by a role": (
+        "members/groups/{group}",
+        {"projects": ["{limited_project}", "{project}"]},
+        "POST",
+        "/v1/projects/{project}/groups/group_{group}/roles",
+        {"role_id": "role_project_member"},
+    ),
+    "one project less of a group": (
+        "members/groups/{group}",
+        {"projects": []},
+        "DELETE",
+        "projects/{limited_project}/groups/group_{group}",
+        None,
+    ),
+    "one project less of a group by a role": (
+        "members/groups/{group}",
+        {"projects": []},
+        "DELETE",
+        "/v1/projects/{limited_project}/groups/group_{group}/roles/role_project_member",
+        None,
+    ),
+    "a group's removal": ("members/groups/{group}/remove", {}, "DELETE", "groups/group_{group}", None),
     "a removal": ("members/{member}/remove", {}, "DELETE", "users/{user}", None),
     "a key": (
         "keys/new",
@@ -374,6 +539,20 @@ CHANGES: dict[str, Change] = {
         "POST",
         "projects/{project}/api_keys/{key}",
         {"scopes": ["models"]},
+    ),
+    "a key's expiry": (
+        "keys/{key}/change",
+        {"name": "bob", "expires_at": "2040-01-01T00:00"},
+        "POST",
+        "projects/{project}/api_keys/{key}",
+        {"expires_in_seconds": 3_600},
+    ),
+    "a key's addresses": (
+        "keys/{key}/change",
+        {"name": "bob", "allowed_ips": "192.0.2.0/24"},
+        "POST",
+        "projects/{project}/api_keys/{key}",
+        {"allowed_ips": ["192.0.2.0/24"]},
     ),
     "an admin key": (
         "/admin/accounts/apikey/add/",
@@ -393,40 +572,81 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_has_the_same_audit_rows_as_in_the_console(boss: Person, bob: Person, name: str) -> None:
+@pytest.fixture
+def ids(boss: Person, bob: Person) -> dict[str, Any]:
+    """Create what the changes change, and return the ids by the names of `CHANGES`."""
+    owner = boss.project.organization
+    ServedModel.objects.create(id="small")
+    limited = Project.objects.create(
+        organization=owner, name="limited", models_mode="deny_list", listed_models=["small"]
+    )
+    old = Project.objects.create(organization=owner, name="old")
+    dora = User.objects.create_user("dora")
+    dora_member = Member(organization=owner, user=dora, role=Role.MEMBER)
+    memberships.join(dora_member, [bob.project, old])
     User.objects.update(last_login=datetime.now(UTC))
     User.objects.filter(pk=bob.user.pk).update(email="bob@example.com")
     invitation = {"email": "erin@example.com", "role": "reader"}
-    admin_key, _ = keys.create_key(bob.project, name="old", is_admin=True, manages_as="owner")
-    ids = {
+    alert = said(boss, "POST", f"{HERE}/projects/{limited.pk}/spend_alerts", ALERT)
+    budget = BudgetLimit.objects.create(
+        scope="project", scope_id=limited.pk, period="month", limit_nanodollars=1_000_000_000
+    )
+    return {
         "boss_project": boss.project.pk,
         "project": bob.project.pk,
-        "old_project": Project.objects.create(organization=bob.project.organization, name="old").pk,
+        "old_project": old.pk,
+        "limited_project": limited.pk,
+        "budget": budget.pk,
+        "rate_limit": RateLimit.objects.create(project=limited, requests_per_minute=60).pk,
+        "alert": alert["id"],
         "account": ServiceAccount.objects.create(project=bob.project, name="robot").pk,
         "key": bob.api_key.pk,
-        "admin_key": admin_key.pk,
+        "admin_key": keys.create_key(bob.project, name="old", is_admin=True, manages_as="owner")[0].pk,
         "member": Member.objects.get(user=bob.user).pk,
         "user": bob.user.pk,
+        "dora_member": dora_member.pk,
+        "dora": dora.pk,
+        "group": groups.create(owner.pk, "Research", [dora_member], [limited]).pk,
         "invited": said(boss, "POST", f"{HERE}/invites", invitation)["id"],
     }
-    page, form, method, path, body = CHANGES[name]
-    form = {field: value.format(**ids) for field, value in form.items()}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_has_the_same_audit_rows_as_in_the_console(
+    boss: Person, ids: dict[str, Any], name: str
+) -> None:
+    page, form, method, path, body = filled_in(CHANGES[name], ids)
     console = client_of(boss.user)
     start, signed_in = transaction.savepoint(), audit_rows()
-    url = urljoin(f"/console/{boss.project.organization_id}/", page.format(**ids))
-    assert console.post(url, form).status_code in (200, 302)
+    page = urljoin(f"/console/{boss.project.organization_id}/", page)
+    if re.search(r"/place$|/groups/\d+$", page):
+        form = opened(console, page, "opened_with") | form
+    assert console.post(page, form).status_code in (200, 302)
     by_console = audit_rows()
     transaction.savepoint_rollback(start)
     assert audit_rows() == signed_in
-    said(boss, method, f"{HERE}/{path.format(**ids)}", body)
+    said(boss, method, urljoin(f"{HERE}/", path), body)
     assert audit_rows() == by_console != signed_in
+
+
+def filled_in(value: Any, ids: dict[str, Any]) -> Any:
+    """Return the value with the ids in all its texts."""
+    match value:
+        case str():
+            return value.format(**ids)
+        case dict():
+            return {name: filled_in(each, ids) for name, each in value.items()}
+        case list() | tuple():
+            return [filled_in(each, ids) for each in value]
+    return value
 
 
 def audit_rows() -> list[Any]:
     """Return the rows of the audit log but for the actor, times, new secrets and the ids of new rows."""
     # Only the API makes keys of service accounts.
-    differing = dict.fromkeys(("archived_at", "date_joined", "public", "revoked_at", "service_account"))
+    differing = dict.fromkeys(
+        ("archived_at", "date_joined", "expires_at", "public", "revoked_at", "service_account")
+    )
     rows = (
         (
             (row.action, row.object_type, row.organization_id, row.reason),
