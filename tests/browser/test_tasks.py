@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -129,10 +130,12 @@ def test_1_an_organization_with_project_key_and_snippet(page: Page, house: Insta
     page.get_by_role("link", name="New API key").click()
     page.get_by_role("button", name="Save", exact=True).click()
     secret = page.get_by_label("API key", exact=True).input_value()
-    page.get_by_role("button", name="Copy", exact=True).click()
+    page.get_by_role("button", name="Copy Chat with curl", exact=True).click()
     assert clicks(page) <= 7
-    assert page.evaluate("navigator.clipboard.readText()") == secret
-    assert ask(house, "hello", secret).usage.total_tokens > 0
+    snippet = page.evaluate("navigator.clipboard.readText()")
+    assert secret in snippet
+    pasted = subprocess.run(["bash", "-c", snippet], capture_output=True, timeout=30, check=True)
+    assert json.loads(pasted.stdout)["usage"]["total_tokens"] > 0
 
 
 def test_2_the_most_expensive_request_of_yesterday(page: Page) -> None:
