@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chatapi.http_client import Client
 from tests.clients import programs
 from tests.curl import needs_curl
 from tests.installation import ROOT, Installation
@@ -27,6 +28,10 @@ BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 GENERATION = re.compile(r"(?:chatcmpl-|resp_)[0-9a-f]{32}")
 STARTS_THE_SERVICE = ("make run",)
 """CI runs this one in a fresh clone."""
+CHARGE = """
+from usage.models import LedgerEntry
+print(LedgerEntry.objects.get(generation="ID").pk)
+"""
 
 
 def commands(document: Path) -> list[str]:
@@ -96,6 +101,15 @@ def test_the_node_example_works(service: Installation) -> None:
     code = programs.guide_example(service, "quickstart", "js")
     command: programs.Command = [programs.NODE, "--input-type=module", "--eval", code]
     assert programs.output_of(command, cwd=programs.node_packages("openai_node")) == "Hello!"
+
+
+def test_the_correction_of_a_charge_works(service: Installation) -> None:
+    words = [{"role": "user", "content": "word " * 100}]
+    generation_id = Client(service.url, service.keys["live"]).complete("sandbox", messages=words).json["id"]
+    charged = service.receipt(generation_id)["net_nanodollars"]
+    charge = service.shell(CHARGE.replace("ID", generation_id.removeprefix("chatcmpl-")))
+    service.shell(programs.guide_example(service, "books", "python").replace("4711", charge))
+    assert service.receipt(generation_id)["net_nanodollars"] == charged - 20_000
 
 
 def test_a_line_of_prose_has_110_columns_at_most() -> None:

@@ -161,11 +161,6 @@ def program(installation: Installation, name: str, folder: Path = programs.AGENT
     return programs.result(installation, [folder / "python", "-W", "ignore", script, name])
 
 
-def test_the_agents_sdk_of_the_guide_to_responses(installation: Installation) -> None:
-    code = programs.guide_example(installation, "responses", "python")
-    assert programs.output_of([programs.AGENTS_BIN / "python", "-c", code]) == "Hello!\n"
-
-
 def test_openai_agents(installation: Installation) -> None:
     got = program(installation, "openai_agents")
     assert (got["calls"], got["streamed"]) == (2, got["text"])

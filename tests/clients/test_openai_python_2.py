@@ -38,3 +38,8 @@ def test_errors_are_raised_as_their_classes(result: Result) -> None:
         "breaks-by-error": "APIError",
         "breaks-by-reset": "APIError",
     }
+
+
+def test_the_agents_sdk_of_the_guide_to_responses(installation: Installation) -> None:
+    code = programs.guide_example(installation, "responses", "python")
+    assert programs.output_of([programs.VENV_PYTHON, "-c", code]) == "Hello!\n"
