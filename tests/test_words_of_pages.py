@@ -34,7 +34,11 @@ AVOIDED = [
     "Return to site", "stronger than the prefix", "Requests beyond it", "Requests admitted", "YOUR_KEY by",
     "Empty: the address", "page at this address", "This address takes", "the address of this service",
     "from your address", "Your address has", "Your address opens", "is not a date or time",
-    "cost ≥", "cost ≤",
+    "cost ≥", "cost ≤", "counts when it is settled", "Changes are against", "none open", "no worker in time",
+    "by the newest 500", "says nothing of the deployment", "passed on: it failed", "Moments", "Time of",
+    "All columns of the row", "cost from $", ">Held", "Period: Ever", "It is refused within a second",
+    "for whoever reads", "has in its cache", "makes a new person", "you need both", "This admin",
+    "The cap per choice",
 ]  # fmt: skip
 
 

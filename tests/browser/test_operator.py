@@ -98,6 +98,7 @@ def test_the_stop_button_asks_back_and_the_client_gets_an_error(
         chunks = iter(stream)
         first = next(chunks)
         button = page.locator(f"[data-id={first.id}] button")
+        expect(button).to_have_css("color", "rgb(185, 28, 28)")  # as of all that can't be undone
         button.focus()
         page.keyboard.press("Enter")
         expect(button).to_have_text("Really stop?")

@@ -175,6 +175,14 @@ def test_the_page_of_a_generation_is_its_receipt(root: Client, alice: Person) ->
     )
 
 
+def test_each_bar_of_a_receipts_time_has_its_name_beside_it(root: Client, alice: Person) -> None:
+    html = root.get(reverse("admin:request", args=[run(alice)])).content.decode()
+    names = dict(re.findall(r'<li><i class="([\w-]+)"></i>([\w ]+)', html))
+    assert [names[bar].strip() for bar in re.findall(r'<rect class="(part-[\w-]+)"', html)] == [
+        "waiting for a worker", "waiting for the first token", "generating", "settling",
+    ]  # fmt: skip
+
+
 def test_an_error_text_is_shown_as_text(root: Client, house: None) -> None:
     failed = Generation.objects.get(outcome="failed")
     assert "&lt;b&gt;It&lt;/b&gt; took too long." in root.get(page(failed)).content.decode()

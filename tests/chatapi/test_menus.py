@@ -56,6 +56,11 @@ def test_a_page_of_the_admin_has_the_name_of_its_entry_in_the_menu() -> None:
     assert not differ
 
 
+def test_no_two_entries_of_the_admins_menu_share_an_icon() -> None:
+    icons = [item["icon"] for group in THEME["SIDEBAR"]["navigation"] for item in group["items"]]
+    assert len({*icons}) == len(icons) > 20
+
+
 def _above(route: URLPattern) -> str:
     return str(route.pattern).partition("/")[0]
 
