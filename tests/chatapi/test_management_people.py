@@ -311,6 +311,13 @@ CHANGES: dict[str, Change] = {
         "projects/{old_project}",
         {"name": "shop"},
     ),
+    "an organization's data retention": (
+        "settings",
+        {"name": "Acme", "time_zone": "UTC", "forbids_stored_responses": "on"},
+        "POST",
+        "data_retention",
+        {"retention_type": "zero_data_retention"},
+    ),
     "an archived project": (
         "/admin/accounts/project/{old_project}/change/",
         {"name": "old", "models_mode": "", "stores_responses_days": "0"},

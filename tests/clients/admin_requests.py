@@ -15,7 +15,6 @@ from tests.installation import Installation
 
 ABSENT = (
     "certificates",
-    "data_retention.update",
     "external_keys",
     "external_storage",
     "projects.certificates",

@@ -78,7 +78,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 102
+    assert len(made) == 103
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -142,10 +142,12 @@ def choose_models(permissions: Any, project_id: str) -> None:
 
 
 def keep_responses(organization: Any, project_id: str) -> None:
-    of_project = organization.projects.data_retention
+    of_project, of_all = organization.projects.data_retention, organization.data_retention
     for wanted in ("modified_abuse_monitoring", "zero_data_retention"):
         assert of_project.update(project_id, retention_type=wanted).type == wanted
-        assert of_project.retrieve(project_id).type == organization.data_retention.retrieve().type == wanted
+        assert of_project.retrieve(project_id).type == wanted
+    for wanted in ("zero_data_retention", "modified_abuse_monitoring"):
+        assert of_all.update(retention_type=wanted).type == of_all.retrieve().type == wanted
     with pytest.raises(openai.BadRequestError, match="Supported values are: '"):
         of_project.update(project_id, retention_type="organization_default")
 

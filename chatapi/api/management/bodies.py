@@ -223,7 +223,7 @@ class InviteBody(Struct, frozen=True, kw_only=True):
 
 
 class DataRetentionBody(Struct, frozen=True, kw_only=True):
-    """Whether a project stores responses."""
+    """Whether a project stores responses, or whether projects may."""
 
     retention_type: RetentionType
 

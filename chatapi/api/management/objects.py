@@ -287,7 +287,7 @@ class ProjectSpendAlert(Struct, frozen=True, kw_only=True):
 
 
 class OrganizationDataRetention(Struct, frozen=True, kw_only=True):
-    """Whether any project of the organization stores responses."""
+    """Whether projects of the organization may store responses."""
 
     object: Literal["organization.data_retention"] = "organization.data_retention"
     type: Literal["zero_data_retention", "modified_abuse_monitoring"]
