@@ -18,7 +18,6 @@ ABSENT = (
     "external_keys",
     "external_storage",
     "projects.certificates",
-    "projects.hosted_tool_permissions",
     "projects.roles.create",
     "projects.roles.delete",
     "projects.roles.update",

@@ -228,6 +228,22 @@ class DataRetentionBody(Struct, frozen=True, kw_only=True):
     retention_type: RetentionType
 
 
+class HostedToolPermission(Struct, frozen=True, kw_only=True):
+    """Whether a project can use a tool; only false is accepted."""
+
+    enabled: bool
+
+
+class HostedToolPermissionsBody(Struct, frozen=True, kw_only=True):
+    """Which tools a project can use; each may be left out."""
+
+    code_interpreter: HostedToolPermission | None = None
+    file_search: HostedToolPermission | None = None
+    image_generation: HostedToolPermission | None = None
+    mcp: HostedToolPermission | None = None
+    web_search: HostedToolPermission | None = None
+
+
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):
     """A page of rate limits."""
 

@@ -300,6 +300,22 @@ class ProjectDataRetention(Struct, frozen=True, kw_only=True):
     type: Literal["zero_data_retention", "modified_abuse_monitoring"]
 
 
+class HostedToolPermission(Struct, frozen=True, kw_only=True):
+    """That a project can't use the tool."""
+
+    enabled: Literal[False] = False
+
+
+class HostedToolPermissions(Struct, frozen=True, kw_only=True):
+    """The tools of OpenAI's servers, which no project can use here."""
+
+    code_interpreter: HostedToolPermission = HostedToolPermission()
+    file_search: HostedToolPermission = HostedToolPermission()
+    image_generation: HostedToolPermission = HostedToolPermission()
+    mcp: HostedToolPermission = HostedToolPermission()
+    web_search: HostedToolPermission = HostedToolPermission()
+
+
 class Deleted(Struct, frozen=True, kw_only=True):
     """A deleted object; its `object` ends with `.deleted`."""
 
