@@ -1,13 +1,16 @@
 """Open invitations, and what ends them: each is the membership of a person who has not signed in yet."""
 
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from accounts import access, memberships
 from accounts.models import IS_PLACEHOLDER, Member, is_placeholder, placeholder_name
@@ -28,6 +31,11 @@ def state(member: Member) -> str:
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
     """Return the members whose `is_invited` is true."""
     return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
+
+
+def expires_at(member: Member) -> datetime:
+    """Return when a pending membership expires: with the link that was made at the same time."""
+    return member.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
 
 
 def withdraw(member: Member) -> None:
@@ -76,13 +84,25 @@ def accept(invited: User, person: User) -> None:
 
 
 def accept_at_provider(person: User, organization_id: int) -> None:
-    """Give the person the membership to which their address is invited here, with its limit to projects."""
+    """Give the person the membership to which their address is invited here, with its limit to projects.
+
+    Expired invitations are removed: only the provider's rules decide then. Raises `ValidationError` for that
+    of the only owner.
+    """
+    if person.pk is not None and is_invited(person):
+        for row in Member.objects.filter(user=person, organization=organization_id):
+            if expires_at(row) <= timezone.now():
+                with memberships.owned_after(row, is_owner=False):
+                    row.delete()
     for row in open_for(person).filter(organization=organization_id).select_related("user"):
         if is_placeholder(row.user):
-            if person._state.adding:
-                person.save()
             # The invitation of the only owner waits. Another one may be withdrawn at this moment.
             with suppress(ValidationError, User.DoesNotExist):
+                if expires_at(row) <= timezone.now():
+                    withdraw(row)
+                    continue
+                if person._state.adding:
+                    person.save()
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 

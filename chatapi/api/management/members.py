@@ -4,10 +4,8 @@ A member has one role, for all projects of the organization or for those to whic
 OpenAI's `reader` is our viewer.
 """
 
-from datetime import timedelta
 from typing import Any, Literal
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -368,7 +366,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
 
 
 def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType = UNSET) -> objects.Invite:
-    expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
+    expires_at = acceptance.expires_at(row)
     is_open = acceptance.is_invited(row.user)
     return objects.Invite(
         id=str(row.pk),
