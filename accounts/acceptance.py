@@ -123,7 +123,7 @@ def set_aside(invited: User) -> bool:
 def take_name(person: User, *, is_mailed: bool) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
     its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
-    account.
+    account. Another invitation that has the name gives it to the holder of a mailed link, and waits.
     """
     if not is_placeholder(person):
         return True
@@ -132,8 +132,9 @@ def take_name(person: User, *, is_mailed: bool) -> bool:
     has_account = Q(username__iexact=address) | is_confirmed
     if not is_mailed:
         has_account |= Q(email__iexact=address)
-    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
-        return False
+    for other in User.objects.exclude(IS_PLACEHOLDER).filter(has_account):
+        if not (is_mailed and other.username == address and set_aside(other)):
+            return False
     person.username = address
     with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
         person.save(update_fields=["username"])

@@ -217,7 +217,7 @@ class Invites(ManagementRoute):
         refuse_more(owner.members.all(), "members")
         invitations.count(f"organization {owner.pk}")
         member = Member(organization=owner, user=invitees.person_with_email(owner.pk, sent.email), role=role)
-        memberships.join(member, projects if role in LIMITABLE_ROLES else None)
+        invitees.join(member, projects if role in LIMITABLE_ROLES else None)
         return member
 
 
