@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -30,7 +29,7 @@ def state(member: Member) -> str:
 
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
     """Return the members whose `is_invited` is true."""
-    return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    return members.filter(memberships.IS_PENDING)
 
 
 def expires_at(member: Member) -> datetime:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
@@ -113,14 +113,17 @@ class ProjectUsers(ManagementRoute):
             page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
 
-    @transaction.atomic
+    # Not in a transaction, here and below: `memberships` locks the organization before anything else.
     def post(self, request: Request, project_id: str) -> Response:
         """Let the member see the project; refuse another role than the one that they have."""
         project, sent = self.project(request, project_id), self.body(request)
         if (sent.email is None) == (sent.user_id is None):
             raise InvalidRequest("Send either 'email' or 'user_id'.", "email")
-        named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
-        member = accepted(request).filter(named).first()
+        rows = accepted(request)
+        if sent.user_id is not None:
+            member = rows.filter(user=sent.user_id).first()
+        else:
+            member = memberships.with_emails(rows, [sent.email]).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
         shown = _with_role(member, sent.role)
@@ -151,13 +154,11 @@ class ProjectUser(ManagementRoute):
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         return respond(_project_user(self._member(request, project_id, user_id)))
 
-    @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member unchanged; refuse another role than the one that they have."""
         member = self._member(request, project_id, user_id)
         return respond(_with_role(member, self.body(request).role))
 
-    @transaction.atomic
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Take the project from a limited member; refuse others, who see all projects."""
         member = self._member(request, project_id, user_id)
