@@ -1,13 +1,15 @@
 """Open invitations, and what ends them: each is the membership of a person who has not signed in yet."""
 
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from accounts import access, memberships
 from accounts.models import IS_PLACEHOLDER, Member, is_placeholder, placeholder_name
@@ -27,7 +29,12 @@ def state(member: Member) -> str:
 
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
     """Return the members whose `is_invited` is true."""
-    return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    return members.filter(memberships.IS_PENDING)
+
+
+def expires_at(member: Member) -> datetime:
+    """Return when a pending membership expires: with the link that was made at the same time."""
+    return member.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
 
 
 def withdraw(member: Member) -> None:
@@ -76,13 +83,25 @@ def accept(invited: User, person: User) -> None:
 
 
 def accept_at_provider(person: User, organization_id: int) -> None:
-    """Give the person the membership to which their address is invited here, with its limit to projects."""
+    """Give the person the membership to which their address is invited here, with its limit to projects.
+
+    Expired invitations are removed: only the provider's rules decide then. Raises `ValidationError` for that
+    of the only owner.
+    """
+    if person.pk is not None and is_invited(person):
+        for row in Member.objects.filter(user=person, organization=organization_id):
+            if expires_at(row) <= timezone.now():
+                with memberships.owned_after(row, is_owner=False):
+                    row.delete()
     for row in open_for(person).filter(organization=organization_id).select_related("user"):
         if is_placeholder(row.user):
-            if person._state.adding:
-                person.save()
             # The invitation of the only owner waits. Another one may be withdrawn at this moment.
             with suppress(ValidationError, User.DoesNotExist):
+                if expires_at(row) <= timezone.now():
+                    withdraw(row)
+                    continue
+                if person._state.adding:
+                    person.save()
                 accept(User.objects.select_for_update().get(pk=row.user_id), person)
 
 
@@ -103,7 +122,7 @@ def set_aside(invited: User) -> bool:
 def take_name(person: User, *, is_mailed: bool) -> bool:
     """Return whether the invited person may choose a password. A placeholder may not, unless the account of
     its address is gone, or has not confirmed the address to which the link was mailed: then it becomes the
-    account.
+    account. Another invitation that has the name gives it to the holder of a mailed link, and waits.
     """
     if not is_placeholder(person):
         return True
@@ -112,8 +131,9 @@ def take_name(person: User, *, is_mailed: bool) -> bool:
     has_account = Q(username__iexact=address) | is_confirmed
     if not is_mailed:
         has_account |= Q(email__iexact=address)
-    if User.objects.exclude(IS_PLACEHOLDER).filter(has_account).exists():
-        return False
+    for other in User.objects.exclude(IS_PLACEHOLDER).filter(has_account):
+        if not (is_mailed and other.username == address and set_aside(other)):
+            return False
     person.username = address
     with suppress(IntegrityError), transaction.atomic():  # somebody may sign up with the address now
         person.save(update_fields=["username"])

@@ -223,7 +223,8 @@ _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previ
     k.is_admin, k.manages_as, COALESCE(NULLIF(k.default_dialect, ''), o.default_dialect),
     k.scopes, k.allowed_models, k.allowed_ips, k.project_id, p.organization_id,
     p.models_mode, p.listed_models, p.model_aliases, p.model_fallbacks, p.hashes_end_users,
-    p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone,
+    p.stores_metadata, CASE WHEN o.forbids_stored_responses THEN 0 ELSE p.stores_responses_days END,
+    p.counts_end_users, o.time_zone,
     k.previous_expires_at > {now},
     EXISTS (SELECT 1 FROM accounts_ratelimit AS r
         WHERE r.organization_id = o.id OR r.project_id = p.id OR r.api_key_id = k.id),

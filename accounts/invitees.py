@@ -1,17 +1,21 @@
 """The people whom a form or a request of the management API names: known ones, and new ones."""
 
+from collections.abc import Collection, Sequence
+
 from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 
-from accounts import access
-from accounts.models import Member, Organization, placeholder_name
+from accounts import access, memberships
+from accounts.models import Group, Member, Organization, Project, placeholder_name
 
 _TAKEN = "This name is taken. Choose another, or invite the person by their e-mail address alone."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
+_IS_MEMBER = "{} is already a member of {}."
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
@@ -41,7 +45,7 @@ def person_named(by: access.Person, organization: Organization, name: str, email
         raise ValidationError({"email": _OTHER_ADDRESS})
     same = Q(user__email__iexact=name) if known is None else Q(user=known)
     if ("@" in name or known is not None) and organization.members.filter(same).exists():
-        raise ValidationError({"name": f"{name} is already a member of {organization}."})
+        raise ValidationError({"name": _IS_MEMBER.format(name, organization)})
     if known is not None:
         return known
     _check_new_people_may_come({"name": _CLOSED}, by)
@@ -56,6 +60,27 @@ def person_with_email(organization_id: int, email: str) -> User:
         raise ValidationError({"email": "This person is already a member, or is invited."})
     _check_new_people_may_come({"email": _CLOSED})
     return _new_person(email, email, "email")
+
+
+def join(
+    member: Member, projects: Sequence[Project] | None = None, in_groups: Collection[Group] = ()
+) -> None:
+    """Save the membership of an invited person as `memberships.join` does. Raises `ValidationError` as that
+    does, and if somebody else has invited the person, or taken the name, at the same time.
+    """
+    person, organization, is_new = member.user, member.organization, member.user._state.adding
+    try:
+        with transaction.atomic():
+            memberships.join(member, projects, in_groups)
+        return
+    except IntegrityError:
+        same = Q(user__email__iexact=person.email) if is_new and person.email else Q(user=person.pk)
+        if organization.members.filter(same).exists():
+            raise ValidationError(_IS_MEMBER.format(member.name, organization)) from None
+        if not is_new:
+            raise
+    member.user = _new_person(person.get_username(), person.email, "email")
+    memberships.join(member, projects, in_groups)
 
 
 def _check_new_people_may_come(error: dict[str, str], by: access.Person | None = None) -> None:

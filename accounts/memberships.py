@@ -1,8 +1,9 @@
-"""Memberships: joining, roles, limits to projects, removing. An organization always keeps an owner."""
+"""Memberships: joining, roles, limits to projects, removing. An organization keeps its last active owner."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -25,6 +26,9 @@ KEPT = (
 )
 """The result of a removal that has kept the membership."""
 BY_GROUP = "This member sees the project by the group {}: take the member or the project from the group."
+IS_PENDING = Q(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
+"""The members who were invited and have not signed in or chosen a password yet."""
+IS_ACTIVE = Q(user__is_active=True) & ~IS_PENDING
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
 
@@ -203,15 +207,17 @@ def may_come_back(member: Member) -> bool:
 
 
 def is_last_owner(member: Member) -> bool:
-    """Return whether the organization has no other owner, as the database has it."""
+    """Return whether the organization has no other owner, or no other active one, as the database has it."""
     owners = Member.objects.filter(organization=member.organization_id, role=Role.OWNER)
-    return owners.filter(pk=member.pk).exists() and not owners.exclude(pk=member.pk).exists()
+    is_active = dict(owners.annotate(is_active=IS_ACTIVE).values_list("pk", "is_active"))
+    own = is_active.pop(member.pk, None)
+    return own is not None and (not is_active or (own and not any(is_active.values())))
 
 
 @contextmanager
 def owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     """Lock the organization for a change after which the member is an owner or not. Raises `ValidationError`
-    if no owner would remain, or if the member is not as they were read.
+    if no owner would remain, or no active one, or if the member is not as they were read.
     """
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.

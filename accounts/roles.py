@@ -58,7 +58,7 @@ _ADMIN = _MEMBER | {
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
 _OWNER = _ADMIN | {
-    "accounts.change_organization",  # its name, time zone and default dialect
+    "accounts.change_organization",  # its name, time zone, default dialect and data retention
     ADMINISTER_SIGN_IN,
     "audit.view_auditentry",
     "chatapi.read_storedresponse",

@@ -39,9 +39,9 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 
 def write(generation_id: UUID, content: Content) -> None:
     """Store a settled response, unless it is stored already, or its project stores no responses any more."""
-    row = Generation.objects.select_related("project").get(pk=generation_id)
-    # The setting of now counts: a project that has just stopped storing must find nothing new.
-    if row.settled_at is None or not row.project.stores_responses_days:
+    row = Generation.objects.select_related("project__organization").get(pk=generation_id)
+    # The settings of now count: a project that has just stopped storing must find nothing new.
+    if row.settled_at is None or not row.project.response_days:
         return
     encrypted = encrypt(generation_id, content)
     stored = StoredResponse(
@@ -76,16 +76,15 @@ def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
 
     Its result is whether there may be more expired ones.
     """
-    projects = Project.objects.filter(
-        Exists(StoredResponse.objects.filter(project=OuterRef("pk")))
-    ).order_by()
+    stores = Exists(StoredResponse.objects.filter(project=OuterRef("pk")))
+    projects = Project.objects.filter(stores).select_related("organization").order_by()
     counts = [_expired(project, now).delete()[0] for project in projects]
     return [DELETED_AT_ONCE in counts] * len(items)
 
 
 def _expired(project: Project, now: datetime) -> QuerySet[StoredResponse]:
     """Return some responses that are older than the project stores them: all are if it stores none now."""
-    last = now - timedelta(days=project.stores_responses_days)
+    last = now - timedelta(days=project.response_days)
     rows = StoredResponse.objects.filter(project=project, ended_at__lte=last)
     # A bounded number of rows: the transaction shares its commit with admissions.
     ids = list(rows.order_by("ended_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])

@@ -41,6 +41,14 @@ class Organization(models.Model):
         db_default="",
         help_text="Of keys without one of their own. It overrides the server's default dialect.",
     )
+    # The negation, because a form in which a checkbox is missing must delete nothing.
+    forbids_stored_responses = models.BooleanField(
+        "forbid storing responses for days",
+        default=False,
+        db_default=False,
+        help_text="No project stores responses for days, whatever its own settings say. Responses that are "
+        "stored already can't be read from now on, and are deleted within a minute.",
+    )
     is_active = models.BooleanField(default=True, help_text="An inactive organization's keys are refused.")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -115,6 +123,11 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+    @property
+    def response_days(self) -> int:
+        """Return for how many days it stores responses now: 0 if its organization forbids it."""
+        return 0 if self.organization.forbids_stored_responses else self.stores_responses_days
 
     def clean(self) -> None:
         """Raise `ValidationError` for a new project of an organization that has `MAX_PROJECTS`."""

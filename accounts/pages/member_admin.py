@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.forms.utils import flatatt
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -21,6 +21,7 @@ from accounts import acceptance, access, invitations, invitees, memberships, rol
 from accounts.models import LIMITABLE_ROLES, SHOWN_NAME, Member, Role
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, ListAdmin, OwnChangesForm
+from accounts.pages.admin_site import CONFLICT
 from accounts.pages.tenant_admin import TenantAdmin
 
 MAX_SUGGESTIONS = 200
@@ -174,7 +175,10 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         """Save through `memberships`, which keeps its rules when two people act at the same time."""
         if not change:
-            memberships.join(obj)
+            try:
+                invitees.join(obj)
+            except ValidationError as error:
+                raise BadRequest(f"{CONFLICT} {error.messages[0]}") from error
             return
         role, obj.role = obj.role, form.initial["role"]
         with _forbidden_when_invalid():

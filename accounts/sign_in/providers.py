@@ -20,6 +20,8 @@ from accounts.models import IS_PLACEHOLDER, Member, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider, domain_of
 
+_ENDED = "Your invitation has ended. Ask an operator of this service for another link."
+
 
 class Answer(Protocol):
     """What a provider answers about a person who signs in, in any protocol."""
@@ -91,7 +93,10 @@ def admit(provider: IdentityProvider, known: User | None, answer: Answer) -> Use
         actor = recorder.Actor(None, str(provider)[:150])
         with recorder.acting(lambda: actor):
             if person.email.lower() == address:
-                acceptance.accept_at_provider(person, provider.organization_id)
+                try:
+                    acceptance.accept_at_provider(person, provider.organization_id)
+                except ValidationError:
+                    raise Refused(_ENDED) from None
             _give_place(provider, person, _role(provider, answer), is_first=known is None)
         if person.email.lower() == address:
             email_addresses.confirm(person, address)
@@ -165,7 +170,10 @@ def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first
     if not role and (provider.groups_claim if place else is_first):
         role = provider.default_role
     if not role and (provider.groups_claim or not place):
-        raise Refused(f"None of your groups has a place in {provider.organization}. Ask its owner.")
+        raise Refused(
+            f"None of your groups has a place in {provider.organization}, and you have no open invitation. "
+            "Ask its owner."
+        )
     if not place:
         memberships.join(Member(organization=provider.organization, user=person, role=role))
     elif role and role != place.role:

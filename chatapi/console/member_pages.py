@@ -188,8 +188,8 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     member = form.cleaned_data["member"] if form.is_valid() else None
     if member is not None:
         try:
-            memberships.join(member, form.limit, form.in_groups)
-        except ValidationError as error:  # of a group that is full, or was removed just now
+            invitees.join(member, form.limit, form.in_groups)
+        except ValidationError as error:  # of what somebody else has done just now
             form.add_error(None, error.messages)
     if member is None or form.errors:
         return render(request, console, "invite.html", {"title": "Invite a member", "form": form})

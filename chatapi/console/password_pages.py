@@ -28,7 +28,10 @@ from accounts.sign_in.form_limits import TooManyAttempts, check_attempts
 from chatapi.console.sign_in import signed_in
 
 MAX_ACCOUNTS = 3
-_HAS_ACCOUNT = "{} has an account or another invitation already: sign in to it, and open this link again."
+_HAS_ACCOUNT = (
+    "{} has an account or another invitation already: sign in to that account, or accept that invitation, "
+    "and then open this link again."
+)
 
 
 class AddressForm(forms.Form):

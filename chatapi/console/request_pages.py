@@ -82,7 +82,7 @@ def requests_file(request: HttpRequest, console: Console, file_format: str) -> H
 def receipt_page(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
     """Show one request: its cost, its time and its outcome."""
     found = generation_id_in(generation_id)
-    rows = Generation.objects.select_related("organization", "project", "api_key")
+    rows = Generation.objects.select_related("organization", "project__organization", "api_key")
     row = console.rows(rows).filter(pk=found).first() if found else None
     if row is None:
         raise Http404("There is no such request.")

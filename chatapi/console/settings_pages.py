@@ -28,7 +28,7 @@ _CHANGE_ORGANIZATION = "accounts.change_organization"
 
 
 class OrganizationForm(OwnChangesForm, NamedOrganizationForm):
-    """The organization's name, time zone and default dialect."""
+    """The organization's name, time zone and default dialect, and whether projects may store responses."""
 
     default_dialect = forms.ChoiceField(
         label="Default dialect",
@@ -40,7 +40,7 @@ class OrganizationForm(OwnChangesForm, NamedOrganizationForm):
 
     class Meta:
         model = Organization
-        fields = ["name", "time_zone", "default_dialect"]
+        fields = ["name", "time_zone", "default_dialect", "forbids_stored_responses"]
         help_texts = {"time_zone": "An IANA time zone, such as Europe/Berlin. Budgets and pages follow it."}
 
 
@@ -77,9 +77,7 @@ class ProjectSettingsForm(OwnChangesForm, ProjectModelsForm, ConstrainedForm):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("accounts.view_organization")
 def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the settings and a page of the projects that match the search; change the name, the time zone and
-    the dialect.
-    """
+    """Show the settings and a page of the projects that match the search; change the settings."""
     may_change = console.may(_CHANGE_ORGANIZATION)
     if request.method == "POST" and not may_change:
         raise PermissionDenied

@@ -1,5 +1,6 @@
 """The base of an organization's pages: the permission check, the frame, and rendering."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, wraps
@@ -30,6 +31,8 @@ from usage.payment import configuration
 
 Row = TypeVar("Row", bound=Model)
 
+# A whole key, of which rows and pages have only what is before the last "_".
+_SECRET = re.compile(r"(ck_(?:live|test)_[0-9A-Za-z]{12})_[0-9A-Za-z]+")
 # The most organizations, and projects, that the switcher lists.
 MAX_CHOICES = 50
 
@@ -240,7 +243,8 @@ def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View]
     permission is a 403. People who see single projects may open a page only if it `keeps_to_projects`: all
     that it shows and changes goes through `console.rows` and `console.project`. After an `IntegrityError`,
     which a change at the same time causes, the form is shown again with a message. The organization's time
-    zone is active in the view.
+    zone is active in the view. A URL with a whole key, which a person has pasted into a search, redirects to
+    the URL without the secret: neither the page nor its links have it.
     """
 
     def decorate(view: View) -> View:
@@ -255,6 +259,8 @@ def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View]
                 raise PermissionDenied
             if console.limit is not None:
                 _ = console.project  # raises `Http404` for a project that the person does not see
+            if shorter := _without_secrets(request.GET):
+                return redirect(f"{request.path}?{shorter}")
             with timezone.override(console.organization.time_zone):
                 try:
                     return view(request, console, **kwargs)
@@ -266,6 +272,14 @@ def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View]
         return guarded
 
     return decorate
+
+
+def _without_secrets(query: QueryDict) -> str:
+    """Return the query string without the secret parts of keys, or "" if it has none."""
+    pairs = [(name, value) for name, values in query.lists() for value in values]
+    if not any(_SECRET.search(value) for _, value in pairs):
+        return ""
+    return urlencode([(name, _SECRET.sub(r"\1…", value)) for name, value in pairs])
 
 
 def _has_credit(column: str) -> Exists:

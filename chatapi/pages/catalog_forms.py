@@ -153,8 +153,14 @@ class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not gener
             end_users.hash_names(project.pk, project.end_users.filter(is_limited).distinct())
 
     def clean_stores_responses_days(self) -> int:
-        """Return 0 for an empty field."""
-        return self.cleaned_data["stores_responses_days"] or 0
+        """Return 0 for an empty field; raises `ValidationError` for days that the organization forbids."""
+        days: int = self.cleaned_data["stores_responses_days"] or 0
+        owner = self.cleaned_data.get("organization")  # of a new project; that of others does not change
+        if owner is None and self.instance.organization_id is not None:
+            owner = self.instance.organization
+        if days and "stores_responses_days" in self.changed_data and owner and owner.forbids_stored_responses:
+            raise ValidationError("Your organization forbids storing responses for days.")
+        return days
 
     def clean_model_aliases(self) -> dict[str, str]:
         """Return the models by alias; raises `ValidationError` for a name that a model has already, and for

@@ -62,7 +62,7 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
 
     @display(description="Expires")
     def expires_at(self, row: StoredResponse) -> str:
-        expires = row.ended_at + timedelta(days=row.project.stores_responses_days)
+        expires = row.ended_at + timedelta(days=row.project.response_days)
         return f"{expires:%Y-%m-%d %H:%M}"
 
     @display(description="Content")

@@ -305,13 +305,37 @@ def test_the_last_owner_stays(acme: Organization, alice: Person, root: Client) -
 
 
 def test_an_owner_goes_when_another_is_there(acme: Organization, alice: Person) -> None:
-    join("olga", Role.OWNER, acme, "default")
+    client_of(join("olga", Role.OWNER, acme, "default").user)
     client, owner = client_of(alice.user), Member.objects.get(user=alice.user)
     assert client.post(page(owner), {"role": "admin"}).status_code == 302
     assert place(acme, "alice") == "admin"
     assert client.post(page(owner, "delete"), {"post": "yes"}).status_code == 302
     assert place(acme, "alice") is None
     assert client.get("/admin/").status_code == 302
+
+
+@pytest.mark.parametrize("state", ["invited", "inactive"])
+def test_the_only_active_owner_stays_and_the_other_one_goes(
+    acme: Organization, alice: Person, state: str
+) -> None:
+    olga, client = join("olga", Role.OWNER, acme, "default").user, client_of(alice.user)
+    if state == "inactive":
+        client_of(olga)
+        User.objects.filter(pk=olga.pk).update(is_active=False)
+    owner, other = (Member.objects.get(user=each) for each in (alice.user, olga))
+    assert acceptance.state(other) == state
+    assert "only owner" in client.post(page(owner), {"role": "admin"}).content.decode()
+    for change in (memberships.remove, lambda member: memberships.change_role(member, Role.ADMIN)):
+        with pytest.raises(ValidationError, match="only owner"):
+            change(owner)
+    assert client.post(page(other, "delete"), {"post": "yes"}).status_code == 302
+    assert (place(acme, "alice"), place(acme, "olga")) == ("owner", None)
+
+
+def test_of_two_invited_owners_one_is_withdrawn(acme: Organization, alice: Person) -> None:
+    """An operator has made the organization, and nobody has come yet."""
+    acceptance.withdraw(Member.objects.get(user=join("olga", Role.OWNER, acme, "default").user))
+    assert place(acme, "alice") == "owner"
 
 
 def test_of_two_owners_that_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:

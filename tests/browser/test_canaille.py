@@ -182,7 +182,7 @@ def test_a_wrong_password_signs_nobody_in(page: Page, console: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("otto", "None of your groups has a place in Stark."),
+        ("otto", "None of your groups has a place in Stark, and you have no open invitation."),
         ("eve", "Stark may not vouch for eve@elsewhere.example: its domain is not approved."),
     ],
 )

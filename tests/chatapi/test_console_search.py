@@ -130,12 +130,21 @@ def test_a_limited_member_finds_the_keys_of_the_project_that_the_list_shows(alic
 
 
 @pytest.mark.parametrize("form", ["{}", "Bearer {}", "{}x"])
-def test_the_page_of_a_whole_key_has_not_its_secret(alice: Person, form: str) -> None:
+@pytest.mark.parametrize("path", ["search", "keys", "requests"])
+def test_the_page_of_a_whole_key_has_not_its_secret(alice: Person, path: str, form: str) -> None:
     row, secret = keys.create_key(alice.project, name="Batch jobs")
-    response: Any = client_of(alice.user).get(url(alice, "search"), {"q": form.format(secret)})
-    assert secret[-20:] not in response.content.decode()
-    hits = [hit.text for group in response.context["groups"] for hit in group.rows]
-    assert hits == ([] if "Bearer" in form else [row.name])
+    client, names = client_of(alice.user), {"requests": "end_user"}
+    query = {names.get(path, "q"): form.format(secret), "project": str(alice.project.pk)}
+    sent: Any = client.get(url(alice, path), query)
+    assert "_".join(secret.split("_")[:3]) in sent.url
+    response = client.get(sent.url)
+    assert response.status_code == 200
+    for text_ in (sent.url, response.content.decode()):
+        assert secret[-20:] not in text_
+    found = {"keys": [key.name for key, *_ in response.context.get("keys", ())]}
+    found["search"] = [hit.text for group in response.context.get("groups", ()) for hit in group.rows]
+    if path in found:
+        assert found[path] == ([] if "Bearer" in form else [row.name])
 
 
 def test_of_very_many_keys_the_newest_are_searched(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:

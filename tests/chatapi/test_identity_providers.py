@@ -6,6 +6,7 @@ into another one with it.
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +20,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import memberships
+from accounts import acceptance, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import email_addresses, nonces
@@ -421,6 +422,42 @@ def test_an_invitation_elsewhere_keeps_nobody_from_their_own_provider(
     erin.post(erin.get(link, follow=True).redirect_chain[-1][0], {"join": "yes"})
     assert {place.organization for place in mine.all()} == {acme, elsewhere}
     assert User.objects.filter(email="erin@acme.example").count() == 1
+
+
+@pytest.mark.parametrize("default_role", ["", "member"])
+@pytest.mark.parametrize("username", ["erin@acme.example", "erin", "charlie"])
+def test_an_expired_invitation_gives_no_place_at_the_provider(
+    provider: Provider, acme: Organization, alice: Person, charlie: Person, username: str, default_role: str
+) -> None:
+    """Erin is new, by her address or by another name; Charlie has an account with a confirmed address."""
+    row, address = offer(acme, provider, "acme.example", default_role=default_role), "erin@acme.example"
+    if username == "charlie":
+        address = "charlie@acme.example"
+        confirmed(charlie, address)
+        User.objects.filter(pk=charlie.user.pk).update(last_login=timezone.now())
+    sent = {"name": "erin" if username == "erin" else "", "email": address, "role": "admin", "sees": "all"}
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    invited = acceptance.pending(Member.objects.filter(organization=acme))
+    assert invited.update(created_at=timezone.now() - timedelta(days=3, seconds=1)) == 1
+    if not default_role:
+        assert "no open invitation" in refused(provider, row, "3", email=address)
+        assert invited.count() == 1
+        return
+    provider.knows("3", email=address)
+    assert who(come(provider, row, "3")[1]) == username
+    (member,) = Member.objects.filter(organization=acme, user__email=address)
+    assert (member.name, member.role) == (username, "member")
+
+
+def test_the_expired_invitation_of_the_only_owner_waits_for_another_link(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="member")
+    person = User.objects.create(username="erin@acme.example", email="erin@acme.example", password="!")
+    Member.objects.all().delete()
+    Member.objects.create(organization=acme, user=person, role=Role.OWNER)
+    Member.objects.update(created_at=timezone.now() - timedelta(days=4))
+    assert "invitation has ended" in refused(provider, row, "3", email=person.email)
 
 
 def test_a_removed_member_comes_back_by_a_group_only(

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from accounts import acceptance, groups, memberships
+from accounts import acceptance, groups, invitees, memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Project, Role
 from chatapi.console.password_pages import Invitation
@@ -341,6 +341,74 @@ def test_two_invitations_by_one_person_have_different_links(
     (second,) = re.findall(LINK, shown.content.decode())
     assert first.split("/")[3] != second.split("/")[3]
     assert all("Otherwise choose" in opened(Client(), link)[1] for link in (first, second))
+
+
+@pytest.mark.parametrize("is_mailed", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_open_invitations_are_accepted_in_either_order(
+    alice: Person, charlie: Person, order: tuple[int, int], is_mailed: bool,
+    mailoutbox: list[EmailMessage], request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    if is_mailed:
+        request.getfixturevalue("mailing")
+    links = [invite(alice, STRANGER), invite(charlie, STRANGER)]
+    if is_mailed:
+        links = [link_in(mail) for mail in mailoutbox]
+    visitor = Client()
+    if order == (1, 0) and not is_mailed:  # its sender could take the address from the other organization
+        refused = visitor.post(opened(visitor, links[1])[0], ANOTHER).content.decode()
+        assert "or accept that invitation, and then open this link again" in refused
+        order = (0, 1)
+    visitor.post(opened(visitor, links[order[0]])[0], ANOTHER)
+    assert who(visitor) == STRANGER
+    join(visitor, links[order[1]])
+    mine = Member.objects.filter(user__username=STRANGER)
+    assert {row.organization.name for row in mine} == {"Acme", "Umbrella"}
+
+
+def invited_meanwhile(monkeypatch: pytest.MonkeyPatch, *, name: str, by: Organization) -> None:
+    """Let this organization invite the person just after the next invitation has looked for the name."""
+    look = invitees._new_person
+
+    def looked(*args: Any) -> User:
+        monkeypatch.setattr(invitees, "_new_person", look)
+        found = look(*args)
+        person = User.objects.create(username=name, email=STRANGER, password="!")
+        Member.objects.create(organization=by, user=person, role=Role.VIEWER)
+        return found
+
+    monkeypatch.setattr(invitees, "_new_person", looked)
+
+
+@pytest.mark.parametrize("place", ["console", "admin", "api"])
+@pytest.mark.parametrize("by", ["Acme", "Umbrella"])
+def test_two_invitations_of_an_address_at_once_are_as_one_after_the_other(
+    boss: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch, place: str, by: str
+) -> None:
+    acme, client = boss.project.organization, client_of(boss.user)
+    invited_meanwhile(monkeypatch, name=STRANGER, by=Organization.objects.get(name=by))
+    form: dict[str, Any] = {"email": STRANGER, "name": STRANGER, "role": "viewer", "sees": "all"}
+    if place == "api":
+        body = {"email": STRANGER, "role": "reader"}
+        answer = str(said(boss, "POST", f"{HERE}/invites", body, 400 if by == "Acme" else 200))
+    else:
+        pages = {"console": f"/console/{acme.pk}/members/invite", "admin": "/admin/accounts/member/add/"}
+        sent = client.post(pages[place], form | {"organization": acme.pk}, follow=True)
+        assert sent.status_code == (400 if (place, by) == ("admin", "Acme") else 200)
+        answer = sent.content.decode()
+    assert ("is already a member" in answer) is (by == "Acme")
+    # A refusal by the others takes the rows back that this test has made in their transaction.
+    if place == "console" or by == "Umbrella":
+        assert Member.objects.filter(organization=acme, user__email=STRANGER).count() == 1
+
+
+def test_a_user_name_that_is_taken_meanwhile_is_taken(
+    alice: Person, charlie: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invited_meanwhile(monkeypatch, name="vanessa", by=charlie.project.organization)
+    form = {"name": "vanessa", "role": "viewer", "sees": "all"}
+    answer = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", form)
+    assert "This name is taken." in answer.content.decode()
 
 
 def test_an_invitation_to_a_full_group_is_refused(

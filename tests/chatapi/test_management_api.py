@@ -159,9 +159,28 @@ def test_data_retention_is_the_days_of_stored_responses(boss: Person, bob: Perso
         assert said(boss, "POST", path, {"retention_type": wanted})["type"] == wanted
         assert rows.get().stores_responses_days == left
     assert refused(boss, "POST", path, {"retention_type": "none"})[0] == "retention_type"
-    Project.objects.filter(pk=boss.project.pk).update(stores_responses_days=1)
-    assert said(boss, "GET", f"{HERE}/data_retention")["type"] == "modified_abuse_monitoring"
     assert said(boss, "GET", path)["type"] == "zero_data_retention"
+
+
+def test_an_organization_forbids_and_allows_storing_responses(
+    boss: Person, bob: Person, charlie: Person, research: str
+) -> None:
+    path, own = f"{HERE}/data_retention", f"{research}/data_retention"
+    Project.objects.update(stores_responses_days=7)
+    assert said(boss, "GET", path)["type"] == "modified_abuse_monitoring"
+    for _ in range(2):
+        forbidden = said(boss, "POST", path, {"retention_type": "zero_data_retention"})
+        assert forbidden == said(boss, "GET", path)
+        assert forbidden == {"object": "organization.data_retention", "type": "zero_data_retention"}
+    assert said(boss, "GET", own)["type"] == "zero_data_retention"
+    stored = [look_up(each.key).stores_responses_days for each in (boss, bob, charlie)]
+    assert stored == [0, 0, 7]
+    for wanted in ("modified_abuse_monitoring", "none"):
+        assert refused(boss, "POST", own, {"retention_type": wanted})[0] == "retention_type"
+    assert refused(boss, "POST", path, {"retention_type": "none"})[0] == "retention_type"
+    assert said(boss, "POST", research, {"name": "renamed"})["name"] == "renamed"
+    said(boss, "POST", path, {"retention_type": "modified_abuse_monitoring"})
+    assert look_up(bob.key).stores_responses_days == 7
 
 
 def spend_alert(*recipients: str, **channel: Any) -> dict[str, Any]:

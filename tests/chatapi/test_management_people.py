@@ -20,7 +20,7 @@ from accounts import acceptance, groups, keys, memberships
 from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.limits import HIGHEST
-from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role, ServiceAccount
 from accounts.sign_in import attempts
 from chatapi.models import ServedModel
 from chatapi.notifications import webhooks
@@ -321,6 +321,13 @@ CHANGES: dict[str, Change] = {
         "POST",
         "projects/{old_project}",
         {"name": "shop"},
+    ),
+    "an organization's data retention": (
+        "settings",
+        {"name": "Acme", "time_zone": "UTC", "forbids_stored_responses": "on"},
+        "POST",
+        "data_retention",
+        {"retention_type": "zero_data_retention"},
     ),
     "an archived project": (
         "/admin/accounts/project/{old_project}/change/",
@@ -682,6 +689,53 @@ def test_a_withdrawal_locks_nothing_before_the_person(
     monkeypatch.setattr(acceptance, "withdraw", withdraw_after_another)
     said(boss, "DELETE", f"{HERE}/invites/{made['id']}")
     assert not User.objects.filter(username="dora@example.com").exists()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_a_place_in_a_project_locks_nothing_before_the_organization(
+    transactional_db: None, boss: Person, bob: Person, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """A change of a group locks the organization first and then the project: else each could wait."""
+    acme, project = bob.project.organization, bob.project
+    member = Member.objects.get(user=bob.user)
+    Member.objects.filter(pk=member.pk).update(is_limited=True)
+    User.objects.filter(pk=bob.user.pk).update(last_login=datetime.now(UTC))
+    member.projects.add(project)
+    check, owned_after = [], memberships.owned_after
+
+    def lock_as_another() -> None:
+        try:
+            with transaction.atomic():
+                Organization.objects.select_for_update(nowait=True).get(pk=acme.pk)
+                check.append(Project.objects.select_for_update(nowait=True).get(pk=project.pk))
+        finally:
+            connection.close()
+
+    def locked_after_another(*args: Any, **kwargs: Any) -> Any:
+        with ThreadPoolExecutor(1) as others:
+            others.submit(lock_as_another).result()
+        return owned_after(*args, **kwargs)
+
+    monkeypatch.setattr(memberships, "owned_after", locked_after_another)
+    path = f"{HERE}/projects/{project.pk}/users"
+    if method == "POST":
+        said(boss, "POST", path, {"user_id": str(bob.user.pk), "role": "member"})
+    else:
+        said(boss, "DELETE", f"{path}/{bob.user.pk}")
+    assert check == [project]
+
+
+@pytest.mark.parametrize("stored", ["Imke@example.com", "\N{LATIN SMALL LETTER DOTLESS I}mke@example.com"])
+def test_a_member_is_found_by_their_own_address_only(boss: Person, bob: Person, stored: str) -> None:
+    """The dotless letter and "i" are the same one where capitals are compared."""
+    User.objects.filter(pk=bob.user.pk).update(email=stored, last_login=datetime.now(UTC))
+    path, body = f"{HERE}/projects/{bob.project.pk}/users", {"email": "IMKE@example.com", "role": "member"}
+    is_found = stored.isascii()
+    answer = said(boss, "POST", path, body, 200 if is_found else 404)
+    assert (answer.get("id") == str(bob.user.pk)) is is_found
+    listed = said(boss, "GET", f"{HERE}/users?emails=IMKE@example.com")["data"]
+    assert [each["id"] for each in listed] == ([str(bob.user.pk)] if is_found else [])
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")

@@ -82,6 +82,50 @@ def test_an_admin_sets_the_days(acme: Organization, alice: Person, days: str, is
     assert [entry.changes["stores_responses_days"] for entry in changes] == ([[0, 30]] if is_allowed else [])
 
 
+def test_responses_are_deleted_when_their_organization_forbids_them(
+    row: StoredResponse, alice: Person, acme: Organization
+) -> None:
+    other, caller, now = run(alice), alice.caller, database_now()
+    assert response_store.find(caller, row.pk) is not None
+    browser_of(Role.OWNER, acme).post(
+        f"/console/{acme.pk}/settings",
+        {"name": acme.name, "time_zone": "UTC", "forbids_stored_responses": "on"},
+    )
+    assert response_store.find(alice.caller, row.pk) is None
+    response_store.write(other.pk, Content(STATE, []))
+    assert not StoredResponse.objects.filter(pk=other.pk).exists()
+    response_store.delete_expired(now, [None])
+    assert not StoredResponse.objects.exists()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_no_project_stores_what_its_organization_forbids(
+    acme: Organization, alice: Person, root: Browser, is_new: bool
+) -> None:
+    Organization.objects.update(forbids_stored_responses=True)
+    form = {"name": "sent", "is_active": "on", "stores_responses_days": "7", "organization": acme.pk}
+    path = "/admin/accounts/project/add/" if is_new else page(alice.project)
+    refused = root.post(path, form).content.decode()
+    assert "Your organization forbids storing responses for days." in refused
+    assert not Project.objects.filter(name="sent").exists()
+
+
+def test_a_project_keeps_its_days_while_they_are_forbidden(
+    row: StoredResponse, acme: Organization, alice: Person
+) -> None:
+    Organization.objects.update(forbids_stored_responses=True)
+    browser, path = browser_of(Role.OWNER, acme), f"/console/{acme.pk}/settings"
+    assert "a few minutes" in browser.get(path).content.decode()
+    form = {"name": "renamed", "stores_responses_days": "3"}
+    assert browser.post(f"{path}/projects/{alice.project.pk}", form).status_code == 302
+    refused = browser.post(f"{path}/projects/{alice.project.pk}", form | {"stores_responses_days": "4"})
+    assert refused.status_code == 400
+    assert "Your organization forbids storing responses for days." in refused.content.decode()
+    browser.post(path, {"name": acme.name, "time_zone": "UTC"})
+    assert alice.caller.stores_responses_days == 3
+    assert "3 days" in browser.get(path).content.decode()
+
+
 def test_responses_are_deleted_when_their_days_are_over(row: StoredResponse) -> None:
     now = database_now()
     response_store.delete_expired(now + timedelta(days=2), [None])

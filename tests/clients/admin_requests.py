@@ -15,11 +15,9 @@ from tests.installation import Installation
 
 ABSENT = (
     "certificates",
-    "data_retention.update",
     "external_keys",
     "external_storage",
     "projects.certificates",
-    "projects.hosted_tool_permissions",
     "projects.roles.create",
     "projects.roles.delete",
     "projects.roles.update",

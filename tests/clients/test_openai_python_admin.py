@@ -70,6 +70,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     add_people(organization, project.id, installation)
     make_admin_keys(organization.admin_api_keys)
     keep_responses(organization, project.id)
+    host_no_tools(projects.hosted_tool_permissions, project.id)
     archived = projects.archive(project.id)
     assert archived.status == "archived"
     assert archived.archived_at
@@ -78,7 +79,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 102
+    assert len(made) == 105
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -141,11 +142,22 @@ def choose_models(permissions: Any, project_id: str) -> None:
     assert permissions.delete(project_id).deleted
 
 
+def host_no_tools(permissions: Any, project_id: str) -> None:
+    shown = permissions.retrieve(project_id)
+    assert [each.enabled for _, each in shown] == 5 * [False]
+    assert permissions.update(project_id, mcp={"enabled": False}, web_search=None) == shown
+    with pytest.raises(openai.BadRequestError, match="hosts no tools") as refused:
+        permissions.update(project_id, mcp={"enabled": False}, web_search={"enabled": True})
+    assert refused.value.param == "web_search.enabled"
+
+
 def keep_responses(organization: Any, project_id: str) -> None:
-    of_project = organization.projects.data_retention
+    of_project, of_all = organization.projects.data_retention, organization.data_retention
     for wanted in ("modified_abuse_monitoring", "zero_data_retention"):
         assert of_project.update(project_id, retention_type=wanted).type == wanted
-        assert of_project.retrieve(project_id).type == organization.data_retention.retrieve().type == wanted
+        assert of_project.retrieve(project_id).type == wanted
+    for wanted in ("zero_data_retention", "modified_abuse_monitoring"):
+        assert of_all.update(retention_type=wanted).type == of_all.retrieve().type == wanted
     with pytest.raises(openai.BadRequestError, match="Supported values are: '"):
         of_project.update(project_id, retention_type="organization_default")
 

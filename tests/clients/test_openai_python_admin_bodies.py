@@ -43,6 +43,7 @@ CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
 """What no answer shows, each with a value that is refused, the error, and a word of its message."""
 
 EMAIL = "swept@example.com"
+NOT_ENABLED = {"enabled": False}
 SENT: dict[str, Any] = {
     "batch_1_day_max_input_tokens": 1_000, "create_service_account_only": True, "currency": "USD",
     "developer_persona": "engineer", "expires_in_seconds": 7_200, "external_key_id": "key_1",
@@ -53,6 +54,8 @@ SENT: dict[str, Any] = {
     "residency": "EU_STORAGE_PROCESSING", "retention_type": "modified_abuse_monitoring", "role": "member",
     "role_id": "role_member", "scopes": ["completions"], "technical_level": "expert",
     "threshold_amount": 5_000,
+    "code_interpreter": NOT_ENABLED, "file_search": NOT_ENABLED, "image_generation": NOT_ENABLED,
+    "mcp": NOT_ENABLED, "web_search": NOT_ENABLED,
 }  # fmt: skip
 """A value of each argument, the same in all requests."""
 numbers = count(1)

@@ -11,6 +11,7 @@ from chatapi.api.management import (
     audit_log,
     data_retention,
     groups,
+    hosted_tools,
     keys,
     limits,
     member_roles,
@@ -22,7 +23,8 @@ from chatapi.api.management import (
 
 ROUTES = [
     *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *groups.routes,
-    *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes, *audit_log.routes,
+    *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes, *hosted_tools.routes,
+    *audit_log.routes,
 ]  # fmt: skip
 
 urls = [path(f"{route.below}{route.path}", route.as_view()) for route in ROUTES]

@@ -223,9 +223,25 @@ class InviteBody(Struct, frozen=True, kw_only=True):
 
 
 class DataRetentionBody(Struct, frozen=True, kw_only=True):
-    """Whether a project stores responses."""
+    """Whether a project stores responses, or whether projects may."""
 
     retention_type: RetentionType
+
+
+class HostedToolPermission(Struct, frozen=True, kw_only=True):
+    """Whether a project can use a tool; only false is accepted."""
+
+    enabled: bool
+
+
+class HostedToolPermissionsBody(Struct, frozen=True, kw_only=True):
+    """Which tools a project can use; each may be left out."""
+
+    code_interpreter: HostedToolPermission | None = None
+    file_search: HostedToolPermission | None = None
+    image_generation: HostedToolPermission | None = None
+    mcp: HostedToolPermission | None = None
+    web_search: HostedToolPermission | None = None
 
 
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):

@@ -4,13 +4,11 @@ A member has one role, for all projects of the organization or for those to whic
 OpenAI's `reader` is our viewer.
 """
 
-from datetime import timedelta
 from typing import Any, Literal
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
@@ -115,14 +113,17 @@ class ProjectUsers(ManagementRoute):
             page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
 
-    @transaction.atomic
+    # Not in a transaction, here and below: `memberships` locks the organization before anything else.
     def post(self, request: Request, project_id: str) -> Response:
         """Let the member see the project; refuse another role than the one that they have."""
         project, sent = self.project(request, project_id), self.body(request)
         if (sent.email is None) == (sent.user_id is None):
             raise InvalidRequest("Send either 'email' or 'user_id'.", "email")
-        named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
-        member = accepted(request).filter(named).first()
+        rows = accepted(request)
+        if sent.user_id is not None:
+            member = rows.filter(user=sent.user_id).first()
+        else:
+            member = memberships.with_emails(rows, [sent.email]).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
         shown = _with_role(member, sent.role)
@@ -153,13 +154,11 @@ class ProjectUser(ManagementRoute):
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         return respond(_project_user(self._member(request, project_id, user_id)))
 
-    @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member unchanged; refuse another role than the one that they have."""
         member = self._member(request, project_id, user_id)
         return respond(_with_role(member, self.body(request).role))
 
-    @transaction.atomic
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Take the project from a limited member; refuse others, who see all projects."""
         member = self._member(request, project_id, user_id)
@@ -219,7 +218,7 @@ class Invites(ManagementRoute):
         refuse_more(owner.members.all(), "members")
         invitations.count(f"organization {owner.pk}")
         member = Member(organization=owner, user=invitees.person_with_email(owner.pk, sent.email), role=role)
-        memberships.join(member, projects if role in LIMITABLE_ROLES else None)
+        invitees.join(member, projects if role in LIMITABLE_ROLES else None)
         return member
 
 
@@ -368,7 +367,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
 
 
 def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType = UNSET) -> objects.Invite:
-    expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
+    expires_at = acceptance.expires_at(row)
     is_open = acceptance.is_invited(row.user)
     return objects.Invite(
         id=str(row.pk),

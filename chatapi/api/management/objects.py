@@ -287,7 +287,7 @@ class ProjectSpendAlert(Struct, frozen=True, kw_only=True):
 
 
 class OrganizationDataRetention(Struct, frozen=True, kw_only=True):
-    """Whether any project of the organization stores responses."""
+    """Whether projects of the organization may store responses."""
 
     object: Literal["organization.data_retention"] = "organization.data_retention"
     type: Literal["zero_data_retention", "modified_abuse_monitoring"]
@@ -298,6 +298,22 @@ class ProjectDataRetention(Struct, frozen=True, kw_only=True):
 
     object: Literal["project.data_retention"] = "project.data_retention"
     type: Literal["zero_data_retention", "modified_abuse_monitoring"]
+
+
+class HostedToolPermission(Struct, frozen=True, kw_only=True):
+    """That a project can't use the tool."""
+
+    enabled: Literal[False] = False
+
+
+class HostedToolPermissions(Struct, frozen=True, kw_only=True):
+    """The tools of OpenAI's servers, which no project can use here."""
+
+    code_interpreter: HostedToolPermission = HostedToolPermission()
+    file_search: HostedToolPermission = HostedToolPermission()
+    image_generation: HostedToolPermission = HostedToolPermission()
+    mcp: HostedToolPermission = HostedToolPermission()
+    web_search: HostedToolPermission = HostedToolPermission()
 
 
 class Deleted(Struct, frozen=True, kw_only=True):

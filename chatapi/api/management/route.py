@@ -101,7 +101,7 @@ class ManagementRoute(APIView):
 
 def locked(rows: QuerySet[_Row]) -> QuerySet[_Row]:
     """Return the rows, locked if a transaction is open, so that a change overwrites no concurrent one."""
-    return rows.select_for_update(of=("self",)) if connection.in_atomic_block else rows
+    return rows.select_for_update(of=("self",), no_key=True) if connection.in_atomic_block else rows
 
 
 def find(caller: Caller, rows: QuerySet[_Row], row_id: str, noun: str) -> _Row:

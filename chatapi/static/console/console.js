@@ -37,16 +37,15 @@ document.addEventListener("keydown", (event) => {
   open.querySelector("summary").focus();
 });
 
-// "/" and Ctrl+K, or ⌘K, lead to the search. In a field "/" is a character, and on a Mac Ctrl+K deletes what
-// follows in the line.
+// Ctrl+K, or ⌘K, leads to the search. In a field of a Mac Ctrl+K deletes what follows in the line. No single
+// character is a shortcut: people who speak to their computer would press it by chance (WCAG 2.1.4).
 const search = document.querySelector("[data-search]");
 const isMac = /^(Mac|iP)/.test(navigator.platform);
 document.addEventListener("keydown", (event) => {
   const isTyped = event.target.closest("input, textarea, select, [contenteditable]");
-  const isSlash = event.key === "/" && !isTyped && !event.ctrlKey && !event.metaKey && !event.altKey;
   const isHeld = event.metaKey || (event.ctrlKey && !(isMac && isTyped));
   const isK = event.key.toLowerCase() === "k" && isHeld && !event.altKey && !event.shiftKey;
-  if (!search || !(isSlash || isK)) return;
+  if (!search || !isK) return;
   event.preventDefault();
   search.focus();
   search.select();
