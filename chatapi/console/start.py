@@ -54,7 +54,7 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "key_name": key,
         "no_credit": no_credit,
         "refusals": [] if done["request"] else _refusals(console),
-        "feed": console.feed_url,
+        "feed": console.feed_url if console.may("usage.view_generation") else "",
     }
     return render(request, console, "start.html", context)
 
