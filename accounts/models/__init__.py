@@ -28,8 +28,8 @@ from accounts.models.placeholders import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_DESCRIPTION_CHARS", "MAX_END_USER_CHARS", "SHOWN_NAME", "APIKey",
-    "EndUser", "Group", "GroupMember", "GroupProject", "KeyScope", "Member", "Organization", "OwnRole",
-    "Project", "RateLimit", "Role", "ServiceAccount", "is_placeholder", "placeholder_name", "shown_name",
-    "validate_model_names", "validate_scopes", "validate_time_zone",
+    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_DESCRIPTION_CHARS", "MAX_END_USER_CHARS", "SHOWN_NAME",
+    "APIKey", "EndUser", "Group", "GroupMember", "GroupProject", "KeyScope", "Member", "Organization",
+    "OwnRole", "Project", "RateLimit", "Role", "ServiceAccount", "is_placeholder", "placeholder_name",
+    "shown_name", "validate_model_names", "validate_scopes", "validate_time_zone",
 ]  # fmt: skip

@@ -122,7 +122,7 @@ def own_sentence(console: Console, event: Event) -> str:
 
 
 def _url(console: Console, event: Event) -> str:
-    """Return the URL of the page about the event's subject; empty if there is none that the person may open."""
+    """Return the URL of the page about the event's subject; empty if the person may open none."""
     url = event_links.path(event)
     is_hidden = event.kind == EventKind.CREDIT and not console.shows_credit
     return url if url and not is_hidden and console.may(permission_of(url)) else ""

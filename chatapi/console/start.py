@@ -48,6 +48,9 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "steps": steps,
         "done_count": sum(done.values()),
         "has_request": done["request"],
+        "requests_url": console.url("requests")
+        if done["request"] and console.may("usage.view_generation")
+        else "",
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key=key, model=model or "MODEL"),

@@ -184,7 +184,7 @@ class Console:
         found: Any = known.pop(organization_id, None)
         organization = found and found.organization
         project_id, limit = request.GET.get("project", ""), None
-        if found is not None and found.is_limited and not access.is_operator(person):
+        if found is not None and found.sees_single_projects and not access.is_operator(person):
             limit = _limit_of(found, request.GET.get("key", ""))
             project_id = project_id or (limit.linked_id if limit else "")
             found = found if limit else None
