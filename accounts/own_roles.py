@@ -93,9 +93,7 @@ CHOICES: Mapping[str, Choice] = {
     "statements": Choice(
         "Read statements and discounts", frozenset({"usage.view_statement", "usage.view_discount"})
     ),
-    "credit": Choice(
-        "Read credit and payments", frozenset({"usage.view_credit", "payment.view_payment"})
-    ),
+    "credit": Choice("Read credit and payments", frozenset({"usage.view_credit", "payment.view_payment"})),
     "pay": Choice("Pay", frozenset({"payment.add_payment"}), ("credit",)),
     "events": Choice("Read notifications, and choose mail of them", frozenset({"usage.view_event"})),
     "webhooks": Choice("Read webhooks", frozenset({"chatapi.view_webhookendpoint"}), ("events",)),
@@ -147,7 +145,7 @@ def missing(permissions: Set[str]) -> list[str]:
     """Return the permissions without which these do not work: the rest of each choice, and what it needs."""
     needed = set(BASE)
     # A choice needs only earlier ones.
-    for choice in reversed(CHOICES.values()):
+    for choice in reversed([*CHOICES.values()]):
         if choice.permissions & (permissions | needed):
             needed |= choice.permissions.union(*(CHOICES[name].permissions for name in choice.needs))
     return sorted(needed - permissions)

@@ -104,7 +104,7 @@ def test_no_link_of_its_pages_leads_to_a_closed_one(house: House, name: str) -> 
     client = with_role(house.acme, ROLES[name])
     start = reverse("console:home_of", args=[house.acme.pk])
     # By the path of each page, the one that has a link to it.
-    waiting, known = [start, f"{start}search?q=default"], {}
+    waiting, known = [start, f"{start}search?q=default"], dict[str, str]()
     while waiting:
         path = waiting.pop()
         answer = client.get(path, follow=True)

@@ -208,7 +208,7 @@ def make_role(roles: Any) -> None:
     made = roles.create(role_name="Auditor", permissions=permissions)
     assert (made.permissions, made.predefined_role) == (permissions, False)
     assert roles.update(made.id, description="Reads").description == "Reads"
-    with pytest.raises(openai.BadRequestError, match="is not one of accounts.add_apikey"):
+    with pytest.raises(openai.BadRequestError, match=r"is not one of accounts\.add_apikey"):
         roles.update(made.id, permissions=["api.groups.read"])
     assert [each.name for each in roles.list()][4:] == ["Auditor"]
     assert roles.delete(made.id).deleted

@@ -45,8 +45,9 @@ CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
 EMAIL = "swept@example.com"
 SENT: dict[str, Any] = {
     "batch_1_day_max_input_tokens": 1_000, "create_service_account_only": True, "currency": "USD",
-    "description": "Accounting", "developer_persona": "engineer", "expires_in_seconds": 7_200, "external_key_id": "key_1",
-    "email": EMAIL, "geography": "EU", "interval": "month", "max_audio_megabytes_per_1_minute": 1_000,
+    "description": "Accounting", "developer_persona": "engineer", "expires_in_seconds": 7_200,
+    "external_key_id": "key_1", "email": EMAIL, "geography": "EU", "interval": "month",
+    "max_audio_megabytes_per_1_minute": 1_000,
     "max_images_per_1_minute": 1_000, "max_requests_per_1_day": 1_001, "max_requests_per_1_minute": 1_002,
     "max_tokens_per_1_minute": 1_000_003, "mode": "allow_list", "model_ids": ["five"],
     "notification_channel": {"type": "email", "recipients": [EMAIL], "subject_prefix": "[billing]"},
