@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils.text import capfirst
 
 from accounts import roles
 from accounts.models import Member, Organization, OwnRole, Role
@@ -37,6 +38,7 @@ NEVER = frozenset(
 )
 """The permissions of the four roles that no own role has."""
 _CHANGED = "This role was changed or removed just now. Look again."
+_NOTHING_MORE = "read the models and settings"
 _RESERVED = {*Role.values, "reader"}
 
 
@@ -131,9 +133,8 @@ def chosen(permissions: Set[str]) -> list[str]:
 
 def words(names: Collection[str]) -> str:
     """Return what these permissions permit, for a sentence or a table."""
-    permitted = permissions_of(names)
-    texts = [CHOICES[name].text for name in chosen(permitted)]
-    return "; ".join(texts) or "Read the settings and the list of models"
+    texts = [CHOICES[name].text for name in chosen(permissions_of(names))]
+    return capfirst("; ".join(text[0].lower() + text[1:] for text in texts) or _NOTHING_MORE)
 
 
 def with_choices(names: Collection[str]) -> frozenset[str]:

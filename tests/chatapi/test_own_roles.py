@@ -328,4 +328,4 @@ def test_the_admin_shows_an_own_role_and_does_not_change_it(house: House) -> Non
     assert "Role of eve" in text(operator.get(path))
     assert operator.post(path, {"role": "viewer"}).status_code == 403
     of_organization = text(operator.get(reverse("admin:accounts_organization_change", args=[house.acme.pk])))
-    assert "Read statements and discounts" in of_organization
+    assert "; read statements and discounts" in of_organization
