@@ -12,6 +12,9 @@ A membership may be *limited* to single projects. `roles_of` and all that asks i
 `may_in`, `may_enter`) leave limited memberships out: code that does not know of limits shows nothing of the
 organization. Only the console knows of them: see `may_in_projects` and `in_projects`. A limited member sees
 their own projects and those of their groups, as `_limits` says.
+
+A member with an *own role* of the organization has its permissions, in the whole organization and in the
+console only: `roles_of` leaves these memberships out, too, and `may_in` knows of them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,10 +29,20 @@ from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
 from django.db.models.expressions import BaseExpression
 from django.db.models.functions import Now
 
-from accounts import roles
+from accounts import own_roles, roles
 from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
-from accounts.models import APIKey, EndUser, Group, GroupMember, Member, Organization, Project, Role
+from accounts.models import (
+    APIKey,
+    EndUser,
+    Group,
+    GroupMember,
+    Member,
+    Organization,
+    OwnRole,
+    Project,
+    Role,
+)
 from accounts.natural_order import NaturalOrder
 
 Row = TypeVar("Row", bound=Model)
@@ -83,7 +96,9 @@ def require(caller: Caller, permission: str) -> None:
 
 
 def require_role(caller: Caller, role: str) -> None:
-    """Raise `PermissionDenied` if the role is above that of the caller's key."""
+    """Raise `PermissionDenied` if the role, such as the `rank` of a member, is above that of the caller's
+    key.
+    """
     if role and roles.is_above(role, caller.manages_as):
         raise PermissionDenied(f"An API key with the role '{caller.manages_as}' can't manage a higher role.")
 
@@ -108,18 +123,20 @@ def _places_of(user: Person) -> "_Places":
         return _Places()
     known: _Places | None = getattr(user, "_places", None)
     if known is None:
-        rows = Member.objects.filter(user_id=user.pk)
-        known = remember_places(user, rows.values_list("organization_id", "role", "is_limited"))
+        known = remember_places(user, Member.objects.filter(user_id=user.pk).select_related("own_role"))
     return known
 
 
-def remember_places(user: Person, places: Iterable[tuple[int, str, bool]]) -> "_Places":
-    """Store memberships that were read with others, which spares this person's query: for each the
-    organization's id, the role, and whether it is limited to single projects.
+def remember_places(user: Person, memberships: Iterable[Member]) -> "_Places":
+    """Store memberships that were read with others, and with their own roles; this spares the person's
+    query.
     """
     found = _Places()
-    for organization_id, role, is_limited in places:
-        (found.limited_roles if is_limited else found.roles)[organization_id] = role
+    for each in memberships:
+        if each.own_role is not None:
+            found.own_roles[each.organization_id] = permissions_of(each)
+        else:
+            (found.limited_roles if each.is_limited else found.roles)[each.organization_id] = each.role
     # Django keeps its `_perm_cache` on the user, too.
     user._places = found  # type: ignore[union-attr]
     return found
@@ -127,10 +144,42 @@ def remember_places(user: Person, places: Iterable[tuple[int, str, bool]]) -> "_
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """A person's memberships: the roles by organization id."""
+    """A person's memberships: the roles by organization id, and the permissions of own roles."""
 
     roles: dict[int, str] = field(default_factory=dict)
     limited_roles: dict[int, str] = field(default_factory=dict)
+    own_roles: dict[int, frozenset[str]] = field(default_factory=dict)
+
+
+def permissions_of(member: Member) -> frozenset[str]:
+    """Return what the member's role permits: in all projects, or in those to which they are limited."""
+    if member.own_role is not None:
+        return own_roles.permissions_of(member.own_role.permissions)
+    return (roles.LIMITED_PERMISSIONS if member.is_limited else roles.PERMISSIONS)[member.role]
+
+
+def rank(member: Member) -> Role:
+    """Return the role by which others may change the member: that of an own role is the least with all of
+    its permissions, so nobody gives or takes more than they have.
+    """
+    return rank_of(member.own_role) if member.own_role is not None else Role(member.role)
+
+
+def rank_of(own_role: OwnRole) -> Role:
+    """Return the least role that has all permissions of the own role."""
+    return roles.least_with(own_roles.permissions_of(own_role.permissions))
+
+
+def organizations_by_own_role(user: Person, permission: str) -> frozenset[int]:
+    """Return the ids of the organizations in which an own role of the person has the permission."""
+    places = {} if is_operator(user) else _places_of(user).own_roles
+    return frozenset(pk for pk, permitted in places.items() if user.is_active and permission in permitted)
+
+
+def is_of_whole(user: Person, organization_id: int) -> bool:
+    """Return whether the person is a member of the organization who is not limited to single projects."""
+    places = _places_of(user)
+    return organization_id in places.roles or organization_id in places.own_roles
 
 
 def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
@@ -142,10 +191,10 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     has_project = reduce(or_, (Exists(rows) for rows, _ in _limits(member=OuterRef("pk"))))
     rows = Member.objects.filter(user_id=user.pk).annotate(has_project=has_project, **columns)
     memberships: list[Any] = list(
-        rows.select_related("organization").order_by(NaturalOrder("organization__name"))
+        rows.select_related("organization", "own_role").order_by(NaturalOrder("organization__name"))
     )
-    remember_places(user, ((each.organization_id, each.role, each.is_limited) for each in memberships))
-    return [each for each in memberships if each.has_project or not each.is_limited]
+    remember_places(user, memberships)
+    return [each for each in memberships if each.has_project or not each.sees_single_projects]
 
 
 def role_in(user: Person, organization_id: int) -> str | None:
@@ -158,7 +207,9 @@ def is_operator(user: Person) -> bool:
     # A superuser's memberships are not read.
     if not user.is_active or getattr(user, "is_superuser", False):
         return user.is_active
-    return getattr(user, "is_staff", False) and not (roles_of(user) or limited_roles_of(user))
+    places = _places_of(user)
+    is_member = bool(places.roles or places.limited_roles or places.own_roles)
+    return getattr(user, "is_staff", False) and not is_member
 
 
 def organizations_of(user: Person) -> tuple[int, ...] | None:
@@ -175,8 +226,11 @@ def may_enter(user: Person) -> bool:
 
 
 def may_sign_in(user: Person) -> bool:
-    """Return whether the person may sign in: all who may enter the admin, and members of single projects."""
-    return may_enter(user) or bool(user.is_active and limited_roles_of(user))
+    """Return whether the person may sign in: all who may enter the admin, members of single projects, and
+    members with own roles.
+    """
+    places = _places_of(user)
+    return may_enter(user) or bool(user.is_active and (places.limited_roles or places.own_roles))
 
 
 def seen_by(user: Person, rows: QuerySet[Row]) -> QuerySet[Row]:
@@ -218,7 +272,9 @@ def may_in(user: Person, permission: str, organization_id: int) -> bool:
     if is_operator(user):
         return bool(getattr(user, "has_perm")(permission))  # noqa: B009  AbstractBaseUser has no permissions
     role = roles_of(user).get(organization_id)
-    return role is not None and permission in roles.PERMISSIONS[role]
+    if role is None:
+        return organization_id in organizations_by_own_role(user, permission)
+    return permission in roles.PERMISSIONS[role]
 
 
 def belonging_to(organization_id: int, rows: QuerySet[Row]) -> QuerySet[Row]:
@@ -237,9 +293,10 @@ def may_in_projects(user: Person, permission: str, organization_id: int) -> bool
 
 def organizations_in_console(user: Person) -> QuerySet[Organization]:
     """Return the organizations of which the person sees anything in the console."""
-    if is_operator(user) or not limited_roles_of(user):
+    places = _places_of(user)
+    if is_operator(user) or not (places.limited_roles or places.own_roles):
         return seen_by(user, Organization.objects.all())
-    own = Q(pk__in=roles_of(user))
+    own = Q(pk__in=[*places.roles, *places.own_roles])
     for rows, _ in _limits(member__user=user.pk, member__is_limited=True):
         own |= Q(pk__in=rows.values("member__organization"))
     return Organization.objects.filter(own)
@@ -269,7 +326,7 @@ def limited_projects_of(people: Collection[int]) -> Mapping[int, frozenset[tuple
 
 def members_seeing(project: Project, members: QuerySet[Member]) -> QuerySet[Member]:
     """Return those of the members who see the project: all of its organization, or single projects."""
-    sees = Q(is_limited=False)
+    sees = Q(is_limited=False) | Q(own_role__isnull=False)
     for rows, path in _limits(member=OuterRef("pk")):
         sees |= Q(Exists(rows.filter(**{path: project})))
     return members.filter(sees, organization=project.organization_id)
@@ -279,6 +336,8 @@ def _limits(**of_members: Any) -> Iterator[tuple[QuerySet[Any], str]]:
     """Yield the rows that say which projects these members see if they are limited: of their own, then of
     their groups. Each comes with the name of its project.
     """
+    # Members with an own role may be in groups, which give them nothing.
+    of_members["member__own_role"] = None
     # The organization, too: a row of another one would be a mistake, which must show nothing.
     of_organization = F("member__organization")
     own = Member.projects.through._default_manager.filter(project__organization=of_organization)

@@ -58,7 +58,7 @@ def may_send(sender: access.Person, person: User) -> bool:
     their organizations. Nobody may have a link for a person who has a password or has signed in, or who is in
     no organization, and only superusers for staff.
     """
-    places = list(Member.objects.filter(user=person))
+    places = list(Member.objects.filter(user=person).select_related("own_role"))
     if not acceptance.is_invited(person) or not places:
         return False
     if (person.is_staff or person.is_superuser) and not getattr(sender, "is_superuser", False):
@@ -67,7 +67,7 @@ def may_send(sender: access.Person, person: User) -> bool:
         sender, "accounts.change_member", Member.objects.filter(user=person)
     ).count()
     is_above_sender = any(
-        roles.is_above(place.role, access.role_in(sender, place.organization_id)) for place in places
+        roles.is_above(access.rank(place), access.role_in(sender, place.organization_id)) for place in places
     )
     return changeable == len(places) and not is_above_sender
 
@@ -106,8 +106,8 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
         caller = look_up_id(api_key_id)
         caller.require(KeyScope.MANAGEMENT)
         access.require(caller, "accounts.add_member")
-        for place in Member.objects.filter(user=person):
-            access.require_role(caller, place.role)
+        for place in Member.objects.filter(user=person).select_related("own_role"):
+            access.require_role(caller, access.rank(place))
     except AccountsError:
         return False
     places = list(Member.objects.filter(user=person).values_list("organization", flat=True))

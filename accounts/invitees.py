@@ -16,6 +16,7 @@ _TAKEN = "This name is taken. Choose another, or invite the person by their e-ma
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
 _IS_MEMBER = "{} is already a member of {}."
+_IS_PENDING = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
@@ -23,17 +24,22 @@ def known_to(by: access.Person) -> QuerySet[User]:
     """Return the people that a person may add: all for an operator, else their colleagues. Invited addresses
     are not among them: each invitation is accepted by itself, and looks the same if there is an account.
     """
-    is_pending = Q(last_login=None, password__startswith=UNUSABLE_PASSWORD_PREFIX)
     # Placeholders and other invited people, so that neither lists nor links tell one from the other.
-    people = User.objects.exclude(is_pending, username__contains="@")
+    people = User.objects.exclude(_IS_PENDING, username__contains="@")
     if access.is_operator(by):
         return people
     return people.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
-def names_known_to(by: access.Person) -> QuerySet[User, str]:
-    """Return the sorted user names of the people that a person may add."""
-    return known_to(by).filter(is_active=True).order_by("username").values_list("username", flat=True)
+def names_known_to(by: access.Person, organization_id: int | None = None) -> QuerySet[User, str]:
+    """Return the sorted user names of the people that a person may add, and of the members of this
+    organization, for its pages that name them anyway.
+    """
+    members = User.objects.exclude(_IS_PENDING, username__contains="@").filter(
+        memberships__organization=organization_id
+    )
+    people = User.objects.filter(Q(pk__in=known_to(by).values("pk")) | Q(pk__in=members.values("pk")))
+    return people.filter(is_active=True).order_by("username").values_list("username", flat=True)
 
 
 def person_named(by: access.Person, organization: Organization, name: str, email: str) -> User:

@@ -9,8 +9,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 
-from accounts import access, groups
-from accounts.models import LIMITABLE_ROLES, Group, Member, Organization, Project, Role
+from accounts import access, groups, own_roles
+from accounts.models import LIMITABLE_ROLES, Group, Member, Organization, OwnRole, Project, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
 CHANGED = "This member was changed or removed just now. Look again."
@@ -29,15 +29,21 @@ BY_GROUP = "This member sees the project by the group {}: take the member or the
 IS_PENDING = Q(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
 """The members who were invited and have not signed in or chosen a password yet."""
 IS_ACTIVE = Q(user__is_active=True) & ~IS_PENDING
+_EVENTS = "usage.view_event"
 MAX_NAMED = 3
 """The most projects that a sentence or a list names."""
 
 
 def of_whole(*organization_ids: int | None) -> QuerySet[Member]:
-    """Return the members who see all of these organizations' projects: what is about a whole organization,
-    such as its mail, is for them only.
+    """Return the members who see all of these organizations' projects, and may read their events: what is
+    about a whole organization, such as its mail, is for them only.
     """
-    rows = Member.objects.filter(organization__in=organization_ids, is_limited=False)
+    # Filtered here: SQLite can't look for a value in a list.
+    own = OwnRole.objects.filter(organization__in=organization_ids)
+    permitting = [row.pk for row in own if _EVENTS in own_roles.permissions_of(row.permissions)]
+    rows = Member.objects.filter(
+        Q(is_limited=False) | Q(own_role__in=permitting), organization__in=organization_ids
+    )
     return rows.select_related("user")
 
 
@@ -55,10 +61,10 @@ def join(
 
     Raises `ValidationError` for a role that can't be limited, and for projects of another organization.
     """
-    if member.is_limited and projects is None:
+    if member.sees_single_projects and projects is None:
         raise ValueError("A limited membership needs its projects, even if there are none.")
-    check_limit(member.organization_id, member.role, projects)
-    member.is_limited = projects is not None
+    check_limit(member.organization_id, member.own_role or member.role, projects)
+    member.is_limited = projects is not None or member.own_role is not None
     with transaction.atomic():
         if member.user._state.adding:
             member.user.save()
@@ -69,34 +75,50 @@ def join(
         groups.set_groups(member, in_groups)
 
 
-def change_role(member: Member, role: str) -> None:
+def change_role(member: Member, role: str | OwnRole) -> None:
     """Change the role; raises `ValidationError` if the organization would lose its last owner, if the member
     is limited to projects and the role can't be, or if the member is not as they were read.
     """
-    if member.is_limited and role not in LIMITABLE_ROLES:
+    if member.sees_single_projects and role not in LIMITABLE_ROLES:
         raise ValidationError(LIMITED)
     with owned_after(member, is_owner=role == Role.OWNER):
-        member.role = role
-        member.save(update_fields=["role"])
+        keeps_limit = member.sees_single_projects
+        set_role(member, role)
+        member.is_limited |= keeps_limit
+        member.save(update_fields=["role", "own_role", "is_limited"])
+
+
+def set_role(member: Member, role: str | OwnRole) -> None:
+    """Give the role, of all projects, to a member that the caller saves. Raises `ValidationError` for an own
+    role that another organization has, or that was removed.
+    """
+    if isinstance(role, str):
+        member.role, member.own_role, member.is_limited = role, None, False
+        return
+    if not OwnRole.objects.filter(pk=role.pk, organization=member.organization_id).exists():
+        raise ValidationError({"role": "The organization has no such role any more."})
+    # As a viewer who is limited to no project, the member sees nothing in the release before own roles.
+    member.role, member.own_role, member.is_limited = Role.VIEWER, role, True
 
 
 def place(member: Member) -> str:
     """Return role, projects and groups as the database has them, to be compared: "viewer 3,7", "admin all",
-    "member 3 with 1,2".
+    "member 3 with 1,2"; "own-4 all" for the own role with the id 4.
     """
     row = Member.objects.get(pk=member.pk)
     ids, group_ids = (
         ",".join(map(str, sorted(rows.values_list("pk", flat=True)))) for rows in (row.projects, row.groups)
     )
     # A form takes spaces at the end away, so no projects need a word, too.
-    return f"{row.role} {(ids or 'none') if row.is_limited else 'all'}" + (
+    role = row.role if row.own_role_id is None else f"own-{row.own_role_id}"
+    return f"{role} {(ids or 'none') if row.sees_single_projects else 'all'}" + (
         f" with {group_ids}" if group_ids else ""
     )
 
 
 def change_place(
     member: Member,
-    role: str,
+    role: str | OwnRole,
     projects: Sequence[Project] | None,
     known: str | None = None,
     in_groups: Collection[Group] | None = None,
@@ -111,8 +133,9 @@ def change_place(
     with owned_after(member, is_owner=role == Role.OWNER):
         if known is not None and known != place(member):
             raise ValidationError(CHANGED)
-        member.role, member.is_limited = role, projects is not None
-        member.save(update_fields=["role", "is_limited"])
+        set_role(member, role)
+        member.is_limited |= projects is not None
+        member.save(update_fields=["role", "own_role", "is_limited"])
         member.projects.set(projects or ())
         if in_groups is not None:
             groups.set_groups(member, in_groups)
@@ -137,7 +160,7 @@ def take_project(member: Member, project: Project) -> None:
         member.projects.remove(project)
 
 
-def check_limit(organization_id: int, role: str, projects: Sequence[Project] | None) -> None:
+def check_limit(organization_id: int, role: str | OwnRole, projects: Sequence[Project] | None) -> None:
     """Raise `ValidationError` if a member with this role can't be limited to these projects."""
     if projects is None:
         return
@@ -153,7 +176,7 @@ def projects_seen(member: Member) -> str:
     """Return the projects that the member sees, as lists show them: "all", or the first names, those that
     come by a group with it.
     """
-    if not member.is_limited:
+    if not member.sees_single_projects:
         return "all"
     own = set(member.projects.all())
     names = []
@@ -167,7 +190,7 @@ def projects_seen(member: Member) -> str:
 
 def sees(member: Member) -> str:
     """Return what the member sees, for a sentence: "Acme", or "the project shop of Acme"."""
-    if not member.is_limited:
+    if not member.sees_single_projects:
         return str(member.organization)
     names = [row.name for row in access.limits_of(member)]
     if len(names) == 1:
@@ -178,8 +201,8 @@ def sees(member: Member) -> str:
 
 
 def remove(member: Member) -> bool:
-    """Remove the membership and return True. If it is limited and the person may come back, keep it without
-    any project or group and return False: a new membership would be of all projects.
+    """Remove the membership and return True. If it is limited, or has an own role, and the person may come
+    back, keep it without any project or group and return False: a new membership would permit more.
 
     Raises `ValidationError` if the organization would lose its last owner, or if the member is not as they
     were read.
@@ -188,6 +211,8 @@ def remove(member: Member) -> bool:
         if member.is_limited and may_come_back(member):
             member.projects.clear()
             member.groups.clear()
+            member.own_role = None
+            member.save(update_fields=["own_role"])
             return False
         member.delete()
     return True
@@ -223,7 +248,9 @@ def owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
         # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
         # The role and the limit that were read decided whether the caller may do this.
-        same = Member.objects.filter(pk=member.pk, role=member.role, is_limited=member.is_limited)
+        same = Member.objects.filter(
+            pk=member.pk, role=member.role, own_role=member.own_role_id, is_limited=member.is_limited
+        )
         if not same.exists():
             raise ValidationError(CHANGED)
         if not is_owner and is_last_owner(member):

@@ -1,6 +1,6 @@
 """What each role may do in its organization, as Django's permission names, and which roles it may assign."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from accounts.models import Role
 
@@ -109,6 +109,11 @@ _FROM_LEAST = (Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER)
 def is_above(role: str, other: str | None) -> bool:
     """Return whether the first role is above the other; every role is above None, the absence of a role."""
     return other is None or _FROM_LEAST.index(Role(role)) > _FROM_LEAST.index(Role(other))
+
+
+def least_with(permissions: Set[str]) -> Role:
+    """Return the least role that has all of these permissions, which some role has."""
+    return next(role for role in _FROM_LEAST if permissions <= PERMISSIONS[role])
 
 
 def givable(own: str) -> list[Role]:

@@ -11,8 +11,8 @@ from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from accounts import groups
-from accounts.models import APIKey, Member, Project, RateLimit, Role
+from accounts import groups, own_roles
+from accounts.models import APIKey, Member, OwnRole, Project, RateLimit, Role
 from accounts.models import Group as MemberGroup
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import identity, response_store
@@ -107,6 +107,7 @@ def furnish(project: Project, owner: User) -> None:
     EmailDomain.objects.create(organization=organization, domain="bench.example")
     IdentityProvider.objects.create(organization=organization)
     Group.objects.create(name="bench")
+    own_roles.create(organization.pk, "bench", "", own_roles.with_choices(own_roles.CHOICES))
     groups.create(organization.pk, "bench", Member.objects.filter(user=owner), [project])
     Authenticator.objects.create(user=owner, type=Authenticator.Type.TOTP, data={})
     credit.grant(organization, 10**9, credit.Note("bench", "bench"))
@@ -190,6 +191,6 @@ def _values(key: APIKey) -> dict[str, Any]:
         "price_id": first(Price), "limit_id": first(BudgetLimit), "alert_id": first(SpendAlert),
         "deployment_id": first(Deployment), "endpoint_id": first(WebhookEndpoint, **of_organization),
         "domain_id": first(EmailDomain, **of_organization), "member_id": first(Member, **of_organization),
-        "group_id": first(MemberGroup, **of_organization),
+        "group_id": first(MemberGroup, **of_organization), "role_id": first(OwnRole, **of_organization),
         "model": MODEL, "period": f"{database_now():%Y-%m}",
     }  # fmt: skip

@@ -4,6 +4,7 @@ from accounts.model_lists import validate_model_names
 from accounts.models.keys import APIKey, KeyScope, validate_scopes
 from accounts.models.organizations import (
     LIMITABLE_ROLES,
+    MAX_DESCRIPTION_CHARS,
     MAX_END_USER_CHARS,
     EndUser,
     Group,
@@ -11,6 +12,7 @@ from accounts.models.organizations import (
     GroupProject,
     Member,
     Organization,
+    OwnRole,
     Project,
     Role,
     ServiceAccount,
@@ -26,8 +28,8 @@ from accounts.models.placeholders import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "SHOWN_NAME", "APIKey", "EndUser", "Group",
-    "GroupMember", "GroupProject", "KeyScope", "Member", "Organization", "Project", "RateLimit", "Role",
-    "ServiceAccount", "is_placeholder", "placeholder_name", "shown_name", "validate_model_names",
-    "validate_scopes", "validate_time_zone",
+    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_DESCRIPTION_CHARS", "MAX_END_USER_CHARS", "SHOWN_NAME",
+    "APIKey", "EndUser", "Group", "GroupMember", "GroupProject", "KeyScope", "Member", "Organization",
+    "OwnRole", "Project", "RateLimit", "Role", "ServiceAccount", "is_placeholder", "placeholder_name",
+    "shown_name", "validate_model_names", "validate_scopes", "validate_time_zone",
 ]  # fmt: skip

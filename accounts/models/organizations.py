@@ -1,4 +1,4 @@
-"""Tenants: organizations, projects, service accounts, end users, members and groups of members."""
+"""Tenants: organizations, projects, service accounts, end users, members, their roles and groups."""
 
 from typing import Any
 from zoneinfo import available_timezones
@@ -16,6 +16,7 @@ from accounts.natural_order import NaturalOrder
 # Each page of the console reads them all.
 MAX_PROJECTS = 1_000
 MAX_END_USER_CHARS = 128
+MAX_DESCRIPTION_CHARS = 300
 MAX_RESPONSE_DAYS = 30
 
 identifier = RegexValidator(
@@ -183,8 +184,34 @@ LIMITABLE_ROLES = (Role.VIEWER, Role.MEMBER)
 """The roles of members who may be limited to single projects."""
 
 
+class OwnRole(models.Model):
+    """A role that an organization has made: what its members may do in the console, and nothing else."""
+
+    # No index of its own: the unique constraint's index begins with the organization.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="own_roles", db_index=False
+    )
+    name = models.CharField(max_length=100, validators=[identifier])
+    description = models.CharField(max_length=MAX_DESCRIPTION_CHARS, blank=True)
+    permissions = models.JSONField(help_text="Names of permissions that `own_roles.CHOICES` has.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["organization_id", NaturalOrder("name"), "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="role_name_in_organization")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+
 class Member(models.Model):
-    """A person's membership of an organization: of all its projects, unless it is limited to some."""
+    """A person's membership of an organization: of all its projects, unless it is limited to some.
+
+    A member with an own role is stored as a viewer who is limited to no project. That shows nothing to code
+    that does not know of own roles, such as the release before them.
+    """
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="members")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
@@ -194,6 +221,14 @@ class Member(models.Model):
         default=False,
         db_default=False,
         help_text="Only viewers and members can be. Without any project, the person sees nothing.",
+    )
+    own_role = models.ForeignKey(
+        OwnRole,
+        on_delete=models.RESTRICT,
+        related_name="members",
+        null=True,
+        blank=True,
+        help_text="Takes the place of the role.",
     )
     projects = models.ManyToManyField(
         Project,
@@ -211,10 +246,24 @@ class Member(models.Model):
                 name="only_viewers_and_members_are_limited",
                 violation_error_message="Only a viewer or a member can be limited to projects.",
             ),
+            models.CheckConstraint(
+                condition=models.Q(own_role=None) | models.Q(is_limited=True),
+                name="own_roles_are_of_limited_members",
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.role}) in {self.organization}"
+        return f"{self.name} ({self.role_name}) in {self.organization}"
+
+    @property
+    def role_name(self) -> str:
+        """Return the name of the own role or, without one, of the role."""
+        return self.own_role.name if self.own_role is not None else str(self.role)
+
+    @property
+    def sees_single_projects(self) -> bool:
+        """Return whether the member sees single projects only; with an own role, they see all."""
+        return self.is_limited and self.own_role_id is None
 
     @property
     def name(self) -> str:

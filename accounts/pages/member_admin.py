@@ -93,7 +93,7 @@ class RoleForm(OwnChangesForm):
             raise ValidationError("You can't assign a role above your own.")
         if role != Role.OWNER and memberships.is_last_owner(self.instance):
             raise ValidationError(memberships.LAST_OWNER)
-        if self.instance.is_limited and role not in LIMITABLE_ROLES:
+        if self.instance.sees_single_projects and role not in LIMITABLE_ROLES:
             raise ValidationError(memberships.LIMITED)
         return role
 
@@ -109,12 +109,14 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 @admin.register(Member)
 class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
-    """Members of organizations. Members with a role above one's own can't be changed or removed."""
+    """Members of organizations. Members with a role above one's own can't be changed or removed; the console
+    changes those with a role of their organization's.
+    """
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
-    list_display = ["person", "email", "organization", "role", "sees", "state", "created_at"]
+    list_display = ["person", "email", "organization", "role_name", "sees", "state", "created_at"]
     list_filter = ["role", "is_limited", "organization"]
-    list_select_related = ["user", "organization"]
+    list_select_related = ["user", "organization", "own_role"]
     search_fields = ["shown_name", "user__email", "organization__name"]
     ordering = [NaturalOrder("organization__name"), SHOWN_NAME]
     autocomplete_fields = ["organization"]
@@ -132,14 +134,13 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return form
 
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
-        return (
-            ["person", "email", "organization", "role", "sees", "state", "created_at"]
-            if obj
-            else list(InvitationForm.Meta.fields)
-        )
+        if obj is None:
+            return list(InvitationForm.Meta.fields)
+        role = "role" if obj.own_role_id is None else "role_name"
+        return ["person", "email", "organization", role, "sees", "state", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
-        return ["person", "email", "organization", "sees", "state", "created_at"] if obj else []
+        return [name for name in self.get_fields(request, obj) if name != "role"] if obj else []
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the roles that the person can give in some organization."""
@@ -155,12 +156,14 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         return {}
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Refuse to change members whose role is above the person's own."""
+        """Refuse to change members whose role is above the person's own, and roles of organizations."""
         if not super().role_allows(request, act, obj):
             return False
         if obj is None or act == "view":
             return True
-        return not roles.is_above(obj.role, access.role_in(request.user, obj.organization_id))
+        if act == "change" and obj.own_role_id is not None:
+            return False
+        return not roles.is_above(access.rank(obj), access.role_in(request.user, obj.organization_id))
 
     def has_delete_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
         return super().has_delete_permission(request, obj) and (
@@ -236,6 +239,10 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     @display(description="E-mail", ordering="user__email")
     def email(self, row: Member) -> str:
         return row.user.email or "–"
+
+    @display(description="Role", ordering="role")
+    def role_name(self, row: Member) -> str:
+        return row.role_name
 
     @display(description="Projects")
     def sees(self, row: Member) -> str:

@@ -176,8 +176,9 @@ def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first
         )
     if not place:
         memberships.join(Member(organization=provider.organization, user=person, role=role))
-    elif role and role != place.role:
+    elif role and place.own_role_id is None and role != place.role:
         # The only owner stays one, also if the groups give another role. A limit to projects stays, too:
-        # groups do not know of it, so none of them gives a limited member a role above member.
+        # groups do not know of it, so none of them gives a limited member a role above member. Nor do they
+        # know of own roles, which stay as well.
         with suppress(ValidationError):
             memberships.change_role(place, role)

@@ -44,7 +44,8 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
     """Return those whose session is open and whose person may do this, each with the person as they are now.
 
     A permission is a name such as "usage.view_generation". The person may do this in the whole installation,
-    in a whole organization, or in single projects of one: `access` tells which.
+    in a whole organization (by an own role in the console only), or in single projects of one: `access` tells
+    which.
     """
     people = _people({each.user_id for each in sign_ins})
     sessions = Session.objects.filter(
@@ -65,20 +66,24 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
             return False
         if access.is_operator(person):
             return person.pk in allowed
-        return person.has_perm(permission) or any(
-            access.may_in_projects(person, permission, each) for each in access.limited_roles_of(person)
+        return (
+            person.has_perm(permission)
+            or bool(access.organizations_by_own_role(person, permission))
+            or any(
+                access.may_in_projects(person, permission, each) for each in access.limited_roles_of(person)
+            )
         )
 
     return {each: people[each.user_id] for each in sign_ins if may(each)}
 
 
 def _people(ids: Collection[int]) -> dict[int, User]:
-    places: defaultdict[int, list[tuple[int, str, bool]]] = defaultdict(list)
-    for member in Member.objects.filter(user__in=ids):
-        places[member.user_id].append((member.organization_id, member.role, member.is_limited))
+    memberships: defaultdict[int, list[Member]] = defaultdict(list)
+    for member in Member.objects.filter(user__in=ids).select_related("own_role"):
+        memberships[member.user_id].append(member)
     people = {person.pk: person for person in User.objects.filter(pk__in=ids, is_active=True)}
     for person in people.values():
-        access.remember_places(person, places[person.pk])
+        access.remember_places(person, memberships[person.pk])
     return people
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST
@@ -58,6 +59,8 @@ class SpendAlertForm(forms.Form):
 @page("usage.add_budgetlimit")
 def new_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the form of a new alert; save it."""
+    if not console.may("accounts.view_member"):  # it names members, with their addresses
+        raise PermissionDenied
     form = SpendAlertForm(request.POST or None, console)
     if form.is_valid():
         sent = form.cleaned_data

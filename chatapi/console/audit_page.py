@@ -22,7 +22,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         mistake = f"Before: {form.errors['before'][0]}"
         return render(request, console, "audit.html", context | {"mistake": mistake}, status=400)
-    form.offer_choices(console.person)
+    form.offer_choices(console.person, console.organization.pk)
     query = form.query
     found = form.page_of(console.rows(AuditEntry.objects.all()))
     context |= {
@@ -42,9 +42,9 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 def _object_url(console: Console, entry: AuditEntry) -> str:
     """Return the URL of the object's page, or "" if the console has none."""
-    if entry.object_type == APIKey._meta.label_lower:
+    if entry.object_type == APIKey._meta.label_lower and console.may("accounts.view_apikey"):
         return console.url("key", entry.object_id)
-    if entry.object_type == Generation._meta.label_lower:
+    if entry.object_type == Generation._meta.label_lower and console.may("usage.view_generation"):
         return console.url("request", entry.object_name)
     return ""
 

@@ -42,17 +42,18 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     found = limits_page(console.organization, console.project, last, PAGE + 1) if last or is_first else None
     if found is None:
         raise Http404("There is no such budget.")
+    # They name members, with their addresses.
+    shows_alerts = is_first and console.may("accounts.view_member")
     context = {
         "title": "Budgets and limits",
         "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
         "max_open": MAX_OPEN,
-        # They name members, with their addresses.
-        "alerts": alert_lines(console) if is_first and console.may("accounts.view_member") else [],
+        "alerts": alert_lines(console) if shows_alerts else [],
         "is_cut": is_first and not console.project and len(console.projects) > MAX_CHOICES,
         "max_projects": MAX_CHOICES,
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
-        "may_change_alerts": is_first and console.may("usage.add_budgetlimit"),
+        "may_change_alerts": shows_alerts and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
         "new_alert_url": console.url("new_alert", project=project_id),
         "may_add_project": console.may("accounts.add_project"),

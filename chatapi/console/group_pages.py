@@ -36,7 +36,7 @@ class GroupForm(forms.Form):
                 "opened_with": groups.state(group),
             }
         super().__init__(data, initial=initial)
-        everyone = Member.objects.filter(organization=console.organization).select_related("user")
+        everyone = Member.objects.filter(organization=console.organization).select_related("user", "own_role")
         self.members = {str(row.pk): row for row in everyone.order_by(SHOWN_NAME)}
         # An archived project of the group stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
@@ -55,7 +55,7 @@ class GroupForm(forms.Form):
 
 def _person(row: Member) -> str:
     """Return the name of a choice, which says whether a group gives this person anything."""
-    return f"{row.name} ({row.role}{'' if row.is_limited else ', sees all projects'})"
+    return f"{row.name} ({row.role_name}{'' if row.sees_single_projects else ', sees all projects'})"
 
 
 @require_safe

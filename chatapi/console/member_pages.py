@@ -1,18 +1,20 @@
 """Members: their list, inviting people, changing their roles, removing them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import acceptance, access, invitations, invitees, memberships, roles
-from accounts.models import Group, Member, Project, Role
+from accounts import acceptance, access, invitations, invitees, memberships, own_roles, roles
+from accounts.models import Group, Member, OwnRole, Project, Role
 from accounts.sign_in import email_addresses
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi.console.password_pages import mail_reset
@@ -28,10 +30,42 @@ _NO_PROJECT = "Choose at least one project."
 _KEYS_STILL_WORK = " API keys that they made or know still work: revoke or rotate those."
 
 
-def _role_choices(console: Console) -> list[tuple[str, str]]:
+@dataclass(frozen=True, slots=True)
+class GivableRole:
+    """A role that the person can give and take, as forms send and show it."""
+
+    role: Role | OwnRole
+    name: str
+    text: str
+    """Its name and what it permits."""
+
+    @property
+    def value(self) -> str:
+        return value_of(self.role)
+
+
+def value_of(role: str | OwnRole) -> str:
+    """Return a role as forms send it."""
+    return f"own-{role.pk}" if isinstance(role, OwnRole) else str(role)
+
+
+def _givable(console: Console) -> list[GivableRole]:
+    """Return the roles that are not above the person's own: those of all organizations, then its own."""
     own = access.role_in(console.person, console.organization.pk)
-    givable = roles.givable(own) if own else []
-    return [(role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in givable]
+    if own is None:
+        return []
+    found = [
+        GivableRole(role, role.value, f"{role.label}: {roles.MEANINGS[role]}") for role in roles.givable(own)
+    ]
+    return found + [
+        GivableRole(row, row.name, f"{row.name}: {row.description or own_roles.words(row.permissions)}")
+        for row in own_roles_of(console)
+        if not roles.is_above(access.rank_of(row), own)
+    ]
+
+
+def own_roles_of(console: Console) -> QuerySet[OwnRole]:
+    return OwnRole.objects.filter(organization=console.organization)
 
 
 def offer(field: Any, choices: Sequence[tuple[str, str]]) -> None:
@@ -60,9 +94,9 @@ class PlaceForm(forms.Form):
 
     def __init__(self, data: Any, console: Console, member: Member | None = None) -> None:
         own = list(member.projects.all()) if member is not None else []
-        is_limited = member is not None and member.is_limited
+        is_limited = member is not None and member.sees_single_projects
         initial = {
-            "role": member.role if member is not None else Role.VIEWER,
+            "role": value_of(member.own_role or member.role) if member is not None else Role.VIEWER,
             "sees": _ONLY if is_limited else _ALL,
             "projects": [str(row.pk) for row in own],
             "groups": [str(row.pk) for row in member.groups.all()] if member is not None else [],
@@ -71,13 +105,19 @@ class PlaceForm(forms.Form):
         super().__init__(data, initial=initial)
         self.console = console
         fields: Any = self.fields
-        fields["role"].choices = _role_choices(console)
+        self.roles = {each.value: each for each in _givable(console)}
+        fields["role"].choices = [(key, each.text) for key, each in self.roles.items()]
         # An archived project of theirs stays a choice.
         self.offered = {str(row.pk): row for row in [*console.projects, *own]}
         offer(fields["projects"], [(key, project_name(row)) for key, row in self.offered.items()])
         rows = Group.objects.filter(organization=console.organization)
         self.known_groups = {str(row.pk): row for row in rows}
         fields["groups"].choices = [(key, row.name) for key, row in self.known_groups.items()]
+
+    @property
+    def chosen_role(self) -> Role | OwnRole:
+        """Return the role of a valid form."""
+        return self.roles[self.cleaned_data["role"]].role
 
     @property
     def limit(self) -> list[Project] | None:
@@ -103,7 +143,7 @@ class PlaceForm(forms.Form):
         if self.limit == [] and not Project.objects.filter(groups__in=self.in_groups).exists():
             text = "Choose at least one project, or a group with one." if self.known_groups else _NO_PROJECT
             raise ValidationError({"projects": text})
-        memberships.check_limit(self.console.organization.pk, data["role"], self.limit)
+        memberships.check_limit(self.console.organization.pk, self.chosen_role, self.limit)
         return data
 
 
@@ -133,7 +173,8 @@ class InviteForm(PlaceForm):
         organization = self.console.organization
         invitations.count(f"person {self.console.person.pk}")
         person = invitees.person_named(self.console.person, organization, data["name"], data["email"])
-        data["member"] = Member(organization=organization, user=person, role=data["role"])
+        data["member"] = Member(organization=organization, user=person)
+        memberships.set_role(data["member"], self.chosen_role)
         return data
 
 
@@ -162,15 +203,19 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
                 row,
                 memberships.projects_seen(row),
                 acceptance.state(row),
-                may_change and not roles.is_above(row.role, own),
+                may_change and not roles.is_above(access.rank(row), own),
+                value_of(row.own_role or row.role),
                 own == Role.OWNER
                 and row.user != console.person
                 and bool(row.user.email or not settings.SENDS_EMAIL),
             )
             for row in found[:PAGE]
         ],
-        "role_choices": [value for value, _ in _role_choices(console)],
-        "meanings": [(role.value, meaning) for role, meaning in roles.MEANINGS.items()],
+        "role_choices": [(each.value, each.name) for each in _givable(console)] if may_change else [],
+        "meanings": [
+            *((role.value, meaning) for role, meaning in roles.MEANINGS.items()),
+            *((row.name, own_roles.words(row.permissions)) for row in own_roles_of(console)),
+        ],
         "may_invite": console.may("accounts.add_member"),
         "sends_email": settings.SENDS_EMAIL,
         "next_url": console.url("members", **search.query, after=found[PAGE - 1].pk)
@@ -196,7 +241,7 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
-    messages.success(request, f"{member.name} is now {member.role} of {memberships.sees(member)}.")
+    messages.success(request, f"{member.name} is now {member.role_name} of {memberships.sees(member)}.")
     return redirect(console.url("members"))
 
 
@@ -208,13 +253,13 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     form = PlaceForm(request.POST or None, console, member)
     if form.is_valid():
         sent = form.cleaned_data
-        keeps_all = member.is_limited and all(
+        keeps_all = member.sees_single_projects and all(
             {*form.initial[name]} <= {*sent[name]} for name in ("projects", "groups")
         )
         is_narrower = form.limit is not None and not keeps_all
         try:
             memberships.change_place(
-                member, sent["role"], form.limit, known=sent["opened_with"], in_groups=form.in_groups
+                member, form.chosen_role, form.limit, known=sent["opened_with"], in_groups=form.in_groups
             )
         except ValidationError as error:
             form.add_error(None, error.messages)
@@ -222,7 +267,7 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
             note = _KEYS_STILL_WORK if is_narrower and member.user != console.person else ""
             sees = memberships.sees(member)
             messages.success(
-                request, f"{member.name} is now {member.role} of {sees}. This holds at once.{note}"
+                request, f"{member.name} is now {member.role_name} of {sees}. This holds at once.{note}"
             )
             return redirect(console.url("members") if member.user != console.person else "console:home")
     context = {"title": f"Role and projects of {member.name}", "form": form}
@@ -308,15 +353,16 @@ def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpRe
 @page("accounts.change_member")
 def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
     """Give a member another role; refuse roles above the person's own."""
-    member, role = _changeable(console, member_id), request.POST.get("role", "")
-    if role not in [value for value, _ in _role_choices(console)]:
+    member, sent = _changeable(console, member_id), request.POST.get("role", "")
+    found = next((each for each in _givable(console) if each.value == sent), None)
+    if found is None:
         raise PermissionDenied
     try:
-        memberships.change_role(member, role)
+        memberships.change_role(member, found.role)
     except ValidationError as error:
         messages.error(request, error.messages[0])
     else:
-        messages.success(request, f"{member.name} is now {role}.")
+        messages.success(request, f"{member.name} is now {member.role_name}.")
     return redirect(console.url("members"))
 
 
@@ -344,7 +390,8 @@ def remove(request: HttpRequest, console: Console, member_id: int) -> HttpRespon
 
 
 def _members(console: Console) -> Any:
-    return Member.objects.filter(organization=console.organization).select_related("user", "organization")
+    rows = Member.objects.filter(organization=console.organization)
+    return rows.select_related("user", "organization", "own_role")
 
 
 def _member(console: Console, member_id: int) -> Member:
@@ -357,6 +404,6 @@ def _member(console: Console, member_id: int) -> Member:
 def _changeable(console: Console, member_id: int) -> Member:
     """Return the member; raises `PermissionDenied` if their role is above the person's own."""
     row = _member(console, member_id)
-    if roles.is_above(row.role, access.role_in(console.person, console.organization.pk)):
+    if roles.is_above(access.rank(row), access.role_in(console.person, console.organization.pk)):
         raise PermissionDenied
     return row

@@ -55,6 +55,7 @@ def model_page(request: HttpRequest, console: Console, model: str) -> HttpRespon
         "days": DAYS,
         "measures": measures(request, console, offer) if console.may("usage.view_hourlyusage") else None,
         "tabs": _tabs(offer, origin),
+        "keys_url": console.url("keys") if console.may("accounts.view_apikey") else "",
         "may_play": offer.kind == ModelKind.CHAT and console.may("accounts.add_apikey"),
     }
     return render(request, console, "model.html", context)

@@ -14,7 +14,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
 from accounts import access
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, page, permission_of, render
 from chatapi.notifications import event_links
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery
@@ -122,10 +122,10 @@ def own_sentence(console: Console, event: Event) -> str:
 
 
 def _url(console: Console, event: Event) -> str:
-    """Return the URL of the page about the event's subject; empty if there is none."""
-    if event.kind == EventKind.CREDIT and not console.shows_credit:
-        return ""
-    return event_links.path(event)
+    """Return the URL of the page about the event's subject; empty if the person may open none."""
+    url = event_links.path(event)
+    is_hidden = event.kind == EventKind.CREDIT and not console.shows_credit
+    return url if url and not is_hidden and console.may(permission_of(url)) else ""
 
 
 def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:
@@ -163,7 +163,7 @@ _STATES: dict[str, tuple[str, str]] = {
 
 def _mail_form(console: Console, data: Any = None) -> MailForm | None:
     """Return the form if the person is a member: only members get mail."""
-    if console.organization.pk not in access.roles_of(console.person):
+    if not access.is_of_whole(console.person, console.organization.pk):
         return None
     wanted = preferences(console.person, console.organization)
     return MailForm(data, initial={"kinds": [kind for kind in wanted if wanted[kind]]})

@@ -204,10 +204,10 @@ class Invitation(ChosenPassword):
                 messages.error(request, error.messages[0])
                 return redirect("console:home")
         del request.session[INTERNAL_RESET_SESSION_TOKEN]
-        own = Member.objects.select_related("organization").get(
+        own = Member.objects.select_related("organization", "own_role").get(
             user=person, organization=place.organization_id
         )
-        messages.success(request, f"You are now {own.role} of {memberships.sees(own)}.")
+        messages.success(request, f"You are now {own.role_name} of {memberships.sees(own)}.")
         return redirect("console:home_of", place.organization_id)
 
     @property
@@ -215,7 +215,7 @@ class Invitation(ChosenPassword):
         """Return the membership that the link is for; None of a link for a person who has accepted."""
         if not self.validlink or self.user is None or not acceptance.is_invited(self.user):
             return None
-        return self.user.memberships.select_related("organization").first()
+        return self.user.memberships.select_related("organization", "own_role").first()
 
     @property
     def obstacle(self) -> str | None:

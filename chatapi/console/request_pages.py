@@ -86,5 +86,6 @@ def receipt_page(request: HttpRequest, console: Console, generation_id: str) -> 
     row = console.rows(rows).filter(pk=found).first() if found else None
     if row is None:
         raise Http404("There is no such request.")
-    context = receipt_context(row) | {"title": "Receipt"}
+    may_read_keys = console.may("accounts.view_apikey")
+    context = receipt_context(row) | {"title": "Receipt", "may_read_keys": may_read_keys}
     return render(request, console.at(row.project_id), "request.html", context)

@@ -111,7 +111,8 @@ def _cut(title: str, hits: list[Hit], console: Console, name: str, **query: obje
 
 def _projects(console: Console, text: str) -> list[Hit]:
     rows = console.rows(Project.objects.filter(name__icontains=text))[: MOST + 1]
-    return [Hit(project_name(row), console.url("overview", project=row.pk)) for row in rows]
+    name = "overview" if console.may("usage.view_hourlyusage") else "models"
+    return [Hit(project_name(row), console.url(name, project=row.pk)) for row in rows]
 
 
 def _keys(console: Console, text: str) -> list[Hit]:

@@ -99,6 +99,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @require_safe
 @page("accounts.view_organization", keeps_to_projects=True)
 def home_of(request: HttpRequest, console: Console) -> HttpResponse:
-    """Redirect to Start until there is a request, then to the Overview."""
-    has_requests = console.rows_shown(Generation.objects.all()).exists()
+    """Redirect to Start until there is a request, then to the Overview, if the person may open it."""
+    may_open = console.may("usage.view_hourlyusage")
+    has_requests = may_open and console.rows_shown(Generation.objects.all()).exists()
     return redirect(console.url("overview" if has_requests else "start"))

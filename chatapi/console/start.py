@@ -48,13 +48,16 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "steps": steps,
         "done_count": sum(done.values()),
         "has_request": done["request"],
+        "requests_url": console.url("requests")
+        if done["request"] and console.may("usage.view_generation")
+        else "",
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key=key, model=model or "MODEL"),
         "key_name": key,
         "no_credit": no_credit,
         "refusals": [] if done["request"] else _refusals(console),
-        "feed": console.feed_url,
+        "feed": console.feed_url if console.may("usage.view_generation") else "",
     }
     return render(request, console, "start.html", context)
 

@@ -187,7 +187,7 @@ class Console:
         found: Any = known.pop(organization_id, None)
         organization = found and found.organization
         project_id, limit = request.GET.get("project", ""), None
-        if found is not None and found.is_limited and not access.is_operator(person):
+        if found is not None and found.sees_single_projects and not access.is_operator(person):
             limit = _limit_of(found, request.GET.get("key", ""))
             project_id = project_id or (limit.linked_id if limit else "")
             found = found if limit else None
@@ -268,6 +268,7 @@ def page(permission: str, *, keeps_to_projects: bool = False) -> Callable[[View]
                     messages.error(request, CONFLICT)
                     return redirect(_page_of(request) or request.get_full_path())
 
+        guarded.permission = permission  # type: ignore[attr-defined]
         guarded.keeps_to_projects = keeps_to_projects  # type: ignore[attr-defined]
         return guarded
 
@@ -335,8 +336,16 @@ def _is_shown(console: Console, of: _Page) -> bool:
 @cache
 def _keeps_to_projects(name: str) -> bool:
     """Return what the decorator of a page's view says, which the decorators around it copy."""
-    path = reverse(f"console:{name}", args=[0]).removeprefix(get_script_prefix())
-    return bool(getattr(resolve(f"/{path}").func, "keeps_to_projects", False))
+    return bool(getattr(_view_of(reverse(f"console:{name}", args=[0])), "keeps_to_projects", False))
+
+
+def permission_of(url: str) -> str:
+    """Return the permission that a page of an organization asks for, by its URL."""
+    return str(getattr(_view_of(url.partition("?")[0]), "permission", ""))
+
+
+def _view_of(path: str) -> View:
+    return resolve(f"/{path.removeprefix(get_script_prefix())}").func
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:
@@ -356,7 +365,8 @@ def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
     """Return the links to all projects and to each one, with the URL's other parameters. A person who sees
     single projects gets the links to these.
     """
-    name = here if here in _BY_PROJECT else "overview"
+    usual = "overview" if console.may("usage.view_hourlyusage") else "models"
+    name = here if here in _BY_PROJECT else usual
     kept = {key: value for key, value in query.items() if key not in ("project", "key", "after", "before")}
     kept = kept if name == here else {}
     chosen = console.project and console.project.pk

@@ -16,8 +16,8 @@ from unfold.decorators import action, display
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts import access
-from accounts.models import Group, GroupMember, GroupProject, Member, Organization, Project
+from accounts import access, own_roles
+from accounts.models import Group, GroupMember, GroupProject, Member, Organization, OwnRole, Project
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin, OwnChangesForm
 from accounts.pages.organization_form import NamedOrganizationForm
@@ -64,18 +64,22 @@ class MemberInline(TenantAdmin, TabularInline):
 
     model = Member
     extra = 0
-    fields = readonly_fields = ["person", "role", "created"]
+    fields = readonly_fields = ["person", "role_name", "created"]
     show_change_link = True
     hide_title = True
     nobody_may = ("add", "change", "delete")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
-        return rows
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("user", "organization", "own_role")
 
     @display(description="User")
     def person(self, row: Member) -> str:
         return row.name
+
+    @display(description="Role")
+    def role_name(self, row: Member) -> str:
+        return row.role_name
 
     # One word: the theme capitalizes each word of a label on a phone.
     @display(description="Created")
@@ -114,6 +118,30 @@ class GroupInline(TenantAdmin, TabularInline):
         return int(row.projects_counted)
 
 
+class OwnRoleInline(TenantAdmin, TabularInline):
+    """An organization's own roles; changes are made in the console."""
+
+    model = OwnRole
+    extra = 0
+    fields = readonly_fields = ["name", "permitted"]
+    verbose_name_plural = "roles of the organization"
+    hide_title = True
+    nobody_may = ("add", "change", "delete")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request).select_related("organization")
+        return rows
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the person sees the members: roles need no permission of their own."""
+        view = "accounts.view_member"
+        return request.user.has_perm(view) if obj is None else access.may_in(request.user, view, obj.pk)
+
+    @display(description="May")
+    def permitted(self, row: OwnRole) -> str:
+        return own_roles.words(row.permissions)
+
+
 class ProjectInline(TenantAdmin, TabularInline):
     """An organization's projects."""
 
@@ -138,7 +166,7 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
     number_columns = ("projects_count", "members_count", "spent")
     list_filter = ["is_active"]
     search_fields = ["name"]
-    inlines = [ProjectInline, MemberInline, GroupInline]
+    inlines = [ProjectInline, MemberInline, GroupInline, OwnRoleInline]
     ordering = [NaturalOrder("name"), "name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
     nobody_may = ("delete",)  # the ledger names it; it can be made inactive
@@ -156,7 +184,9 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
             return []
         rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
         few: list[Any] = [each for each in rows if not rows[each][_MAX_INLINE_ROWS:].exists()]
-        return [*few, GroupInline] if 0 < obj.groups.count() <= _MAX_INLINE_ROWS else few
+        if 0 < obj.groups.count() <= _MAX_INLINE_ROWS:
+            few.append(GroupInline)
+        return [*few, OwnRoleInline] if obj.own_roles.exists() else few
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         own = ["name", "time_zone", "is_active"]

@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts import groups
+from accounts import groups, own_roles
 from accounts.models import Member, Organization, RateLimit, Role
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console.urls import _of_organization
@@ -81,6 +81,10 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "member_place": ("admin", "admin"),
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
+    "own_roles": ("viewer", NOBODY),
+    "new_role": ("admin", "admin"),
+    "own_role": ("admin", "admin"),
+    "remove_role": (NOBODY, "admin"),
     "groups": ("viewer", NOBODY),
     "new_group": ("admin", "admin"),
     "group": ("admin", "admin"),
@@ -116,7 +120,8 @@ OF_A_ROW = (
     "invitation", "member_place", "change_role", "remove_member", "statement", "budget",
     "remove_budget", "remove_alert", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
-    "member_password", "change_domain", "remove_domain", "group", "remove_group",
+    "member_password", "change_domain", "remove_domain", "group", "remove_group", "own_role",
+    "remove_role",
 )  # fmt: skip
 
 
@@ -175,21 +180,26 @@ class House:
             )
             for person in (alice, charlie)
         )
+        self.role, self.their_role = (
+            own_roles.create(person.project.organization_id, "Finance", "", own_roles.with_choices(["usage"]))
+            for person in (alice, charlie)
+        )
         self.delivery, self.their_delivery = (delivery_of(person) for person in (alice, charlie))
 
     def path(self, name: str, *, of: str = "acme") -> str:
         """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
         others = Member.objects.get(user=self.charlie.user)
-        request, key, member, budget, rate, project, domain, alert, group = {
+        request, key, member, budget, rate, project, domain, alert, group, role = {
             "acme": (
                 self.request, self.alice.api_key.pk, self.invited.pk, self.budget.pk, self.rate.pk,
-                self.alice.project.pk, self.domain.pk, self.alert.pk, self.group.pk,
+                self.alice.project.pk, self.domain.pk, self.alert.pk, self.group.pk, self.role.pk,
             ),
             "others": (
                 self.theirs, self.charlie.api_key.pk, others.pk, self.their_budget.pk, self.their_rate.pk,
                 self.charlie.project.pk, self.their_domain.pk, self.their_alert.pk, self.their_group.pk,
+                self.their_role.pk,
             ),
-            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 8),
+            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 9),
         }[of]  # fmt: skip
         delivery = {"acme": self.delivery, "others": self.their_delivery}.get(of)
         webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
@@ -212,6 +222,7 @@ class House:
         rows |= {each: webhook[0] for each in TABLE if each.endswith("webhook") and each != "new_webhook"}
         rows |= {"project_settings": project, "change_domain": domain, "remove_domain": domain}
         rows |= {"remove_alert": alert, "group": group, "remove_group": group}
+        rows |= {"own_role": role, "remove_role": role}
         rows["member_password"] = Member.objects.get(user=self.active.user).pk if of == "acme" else member
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])

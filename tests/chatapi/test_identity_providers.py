@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import acceptance, memberships
+from accounts import acceptance, memberships, own_roles
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import email_addresses, nonces
@@ -385,6 +385,22 @@ def test_groups_neither_lift_a_limit_nor_give_a_role_above_it(
     assert who(come(provider, row, f"17-{group}")[1]) == "bob"
     member = Member.objects.get(user=bob.user)
     assert (member.role, member.is_limited, [*member.projects.all()]) == (role, True, [bob.project])
+
+
+def test_an_own_role_stays_whatever_the_groups_give(
+    provider: Provider, acme: Organization, bob: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", groups_claim="groups", group_roles={"admins": "admin"})
+    confirmed(bob, "bob@acme.example")
+    role = own_roles.create(acme.pk, "Finance", "", own_roles.with_choices(["statements"]))
+    memberships.change_role(Member.objects.get(user=bob.user), role)
+    provider.knows("19", email="bob@acme.example", groups=["admins"])
+    assert who(come(provider, row, "19")[1]) == "bob"
+    assert Member.objects.get(user=bob.user).own_role == role
+    # Else the next sign-in would make the person an admin.
+    assert not memberships.remove(Member.objects.get(user=bob.user))
+    member = Member.objects.get(user=bob.user)
+    assert (member.own_role, member.is_limited, [*member.projects.all()]) == (None, True, [])
 
 
 def test_a_person_who_is_invited_again_comes_in_the_place_of_the_invitation(

@@ -22,9 +22,6 @@ ABSENT = (
     "projects.roles.delete",
     "projects.roles.update",
     "projects.service_tier_settings",
-    "roles.create",
-    "roles.delete",
-    "roles.update",
     "workload_identity_providers",
 )
 """The resources and the requests of the SDK that are not here."""

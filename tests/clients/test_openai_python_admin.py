@@ -204,6 +204,7 @@ def assign_roles(organization: Any, owner_id: str) -> None:
     reader = organization.roles.retrieve("role_reader")
     assert reader.predefined_role
     assert "accounts.view_project" in reader.permissions
+    make_role(organization.roles)
     of_users = organization.users.roles
     (owner,) = of_users.list(owner_id)
     assert of_users.retrieve(owner.id, user_id=owner_id).to_dict() == owner.to_dict()
@@ -212,6 +213,17 @@ def assign_roles(organization: Any, owner_id: str) -> None:
     assert of_users.create(owner_id, role_id=owner.id).role.name == "owner"
     with pytest.raises(openai.BadRequestError, match="always has one role"):
         of_users.delete(owner.id, user_id=owner_id)
+
+
+def make_role(roles: Any) -> None:
+    permissions = ["accounts.view_organization", "accounts.view_project", "audit.view_auditentry"]
+    made = roles.create(role_name="Auditor", permissions=permissions)
+    assert (made.permissions, made.predefined_role) == (permissions, False)
+    assert roles.update(made.id, description="Reads").description == "Reads"
+    with pytest.raises(openai.BadRequestError, match=r"is not one of accounts\.add_apikey"):
+        roles.update(made.id, permissions=["api.groups.read"])
+    assert [each.name for each in roles.list()][4:] == ["Auditor"]
+    assert roles.delete(made.id).deleted
 
 
 def make_groups(organization: Any, project_id: str, reader_id: str) -> None:
@@ -387,5 +399,5 @@ def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/docs"):
         admin.admin.organization.certificates.list()
     with pytest.raises(openai.APIStatusError) as refused:
-        admin.admin.organization.roles.create(role_name="auditor", permissions=["accounts.view_project"])
+        admin.admin.organization.projects.roles.create("1", role_name="auditor", permissions=[])
     assert refused.value.status_code == 405

@@ -46,11 +46,13 @@ EMAIL = "swept@example.com"
 NOT_ENABLED = {"enabled": False}
 SENT: dict[str, Any] = {
     "batch_1_day_max_input_tokens": 1_000, "create_service_account_only": True, "currency": "USD",
-    "developer_persona": "engineer", "expires_in_seconds": 7_200, "external_key_id": "key_1",
-    "email": EMAIL, "geography": "EU", "interval": "month", "max_audio_megabytes_per_1_minute": 1_000,
+    "description": "Accounting", "developer_persona": "engineer", "expires_in_seconds": 7_200,
+    "external_key_id": "key_1", "email": EMAIL, "geography": "EU", "interval": "month",
+    "max_audio_megabytes_per_1_minute": 1_000,
     "max_images_per_1_minute": 1_000, "max_requests_per_1_day": 1_001, "max_requests_per_1_minute": 1_002,
     "max_tokens_per_1_minute": 1_000_003, "mode": "allow_list", "model_ids": ["five"],
     "notification_channel": {"type": "email", "recipients": [EMAIL], "subject_prefix": "[billing]"},
+    "permissions": ["accounts.view_organization", "accounts.view_project"],
     "residency": "EU_STORAGE_PROCESSING", "retention_type": "modified_abuse_monitoring", "role": "member",
     "role_id": "role_member", "scopes": ["completions"], "technical_level": "expert",
     "threshold_amount": 5_000,
@@ -82,6 +84,8 @@ class Managed:
             "api_key_id": account.api_key.id, "rate_limit_id": "rl-*",
             "group_id": self.requests.groups.create(name="swept").id,
         }  # fmt: skip
+        sent = SENT["permissions"]
+        self.role_id = self.requests.roles.create(role_name="swept", permissions=sent).id
 
     def required(self, request: str) -> dict[str, Any]:
         """Return the path's arguments, and those without which the body is refused."""
@@ -94,8 +98,10 @@ class Managed:
 
     def value(self, request: str, argument: str) -> Any:
         """Return a value of the argument; names and addresses of people to invite are new ones."""
-        if argument == "name":
+        if argument in ("name", "role_name"):
             return f"swept {next(numbers)}"
+        if (request, argument) == ("roles.update", "role_id"):
+            return self.role_id
         if argument == "alert_id":
             return self.alert_id if request.startswith("spend") else self.project_alert_id
         if argument == "role_id" and request.startswith("projects"):
@@ -120,11 +126,15 @@ def writes() -> list[str]:
 
 
 def places(request: str) -> list[str]:
-    """Return the arguments that are parts of the request's path: all ids that it needs but that of a role."""
+    """Return the arguments that are parts of the request's path: all ids that it needs but that of a role
+    that it gives.
+    """
     return [
         each
         for each, parameter in arguments(request).items()
-        if each.endswith("_id") and each != "role_id" and parameter.default is parameter.empty
+        if each.endswith("_id")
+        and (each != "role_id" or request == "roles.update")
+        and parameter.default is parameter.empty
     ]
 
 
@@ -184,7 +194,8 @@ def assert_shows(answer: dict[str, Any], argument: str, value: Any) -> None:
         role = answer["role"]
         assert value == (role["id"] if isinstance(role, dict) else f"role_{role}")
     else:
-        assert answer[{"retention_type": "type", "user_id": "id"}.get(argument, argument)] == value
+        names = {"retention_type": "type", "user_id": "id", "role_name": "name"}
+        assert answer[names.get(argument, argument)] == value
 
 
 def test_each_refused_argument_is_one_that_the_sdk_can_send() -> None:

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts import memberships
+from accounts import memberships, own_roles
 from accounts.models import Member, Role
 from accounts.sign_in.sessions import SignIn, permitted
 from chatapi.asgi import application
@@ -140,6 +140,29 @@ async def test_a_member_of_single_projects_gets_their_requests_in_the_console_on
     await member.projects.aset([alice.project])
     assert await end_of(socket) == live_feed.RELOAD
     await member.projects.aclear()
+    again = feed(client, path)
+    assert (await again.connect())[0]
+    assert json.loads(await again.receive_from())["rows"] == []
+
+
+async def test_an_own_role_that_reads_requests_gets_them_in_the_console_only(
+    feed: Any, alice: Person, bob: Person, charlie: Person
+) -> None:
+    """Bob is a viewer of Umbrella, too, where the admin shows him what runs."""
+    own, theirs = await sync_to_async(admit)(alice), await sync_to_async(admit)(charlie)
+    here, there = alice.project.organization_id, charlie.project.organization_id
+    role = await sync_to_async(own_roles.create)(here, "Usage", "", own_roles.with_choices(["usage"]))
+    member = await Member.objects.aget(user=bob.user)
+    await sync_to_async(memberships.change_role)(member, role)
+    client, path = await sync_to_async(client_of)(bob.user), f"/console/{here}/live/feed"
+    assert not (await feed(client).connect())[0]
+    await Member.objects.acreate(user=bob.user, organization_id=there, role=Role.VIEWER)
+    in_admin, socket = feed(client), feed(client, path)
+    for each, shown in ((in_admin, theirs), (socket, own)):
+        assert (await each.connect())[0]
+        assert [row["id"] for row in json.loads(await each.receive_from())["rows"]] == [str(shown)]
+    await sync_to_async(own_roles.change)(role, "Usage", "", own_roles.BASE)
+    assert await end_of(socket) == live_feed.RELOAD
     again = feed(client, path)
     assert (await again.connect())[0]
     assert json.loads(await again.receive_from())["rows"] == []

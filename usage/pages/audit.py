@@ -87,9 +87,10 @@ class AuditFilterForm(forms.Form):
         before = self.cleaned_data["before"]
         return list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
 
-    def offer_choices(self, user: access.Person) -> None:
+    def offer_choices(self, user: access.Person, organization_id: int | None = None) -> None:
         """Offer people who may have acted, the kinds of rows that pages change, and the chosen values."""
-        people = {name: name for name in invitees.names_known_to(user)[: MAX_OPTIONS + 1]}
+        names = invitees.names_known_to(user, organization_id)
+        people = {name: name for name in names[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
         kinds = {label: _kind(label) for label in labels}
         for name, options in {"person": people, "type": kinds}.items():

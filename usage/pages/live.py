@@ -74,15 +74,20 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one person sees: all of the organizations (None: of all that there are), and single projects."""
+    """What one person sees: all of the organizations (None: of all that there are), and in the console only
+    other organizations and single projects.
+    """
 
     organizations: tuple[int, ...] | None = None
     projects: frozenset[tuple[int, int]] = frozenset()
     """Each project as the ids of its organization and of itself."""
+    by_own_role: frozenset[int] = frozenset()
+    """The organizations that the person sees in the console only."""
 
     def of_organization(self, organization_id: int) -> "Sight":
         """Return the part that belongs to this organization."""
-        if self.organizations is None or organization_id in self.organizations:
+        whole = self.organizations
+        if whole is None or organization_id in whole or organization_id in self.by_own_role:
             return Sight((organization_id,))
         return Sight((), frozenset(each for each in self.projects if each[0] == organization_id))
 
@@ -191,7 +196,11 @@ def sights_of(sign_ins: Collection[SignIn]) -> Seen:
     ]
     projects = access.limited_projects_of(limited) if limited else {}
     return {
-        each: Sight(access.organizations_of(person), projects.get(person.pk, frozenset()))
+        each: Sight(
+            access.organizations_of(person),
+            projects.get(person.pk, frozenset()),
+            access.organizations_by_own_role(person, PERMISSION),
+        )
         for each, person in people.items()
     }
 

@@ -28,6 +28,7 @@ _KINDS = {
     "accounts.group": "group",
     "accounts.member": "user",
     "accounts.organization": "organization",
+    "accounts.ownrole": "role",
     "accounts.project": "project",
     "accounts.ratelimit": "rate_limit",
     "accounts.serviceaccount": "service_account",
@@ -35,6 +36,8 @@ _KINDS = {
     "usage.spendalert": "spend_alert",
 }
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
+# The ids of these objects are their kind and a number, such as group_7.
+_PREFIXED = ("group", "role")
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
 _ACTION_OF = {word: action for action, word in _ACTIONS.items()}
 # The events that OpenAI names by another verb than their action.
@@ -109,10 +112,12 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
         named = memberships.with_emails(members, query.actor_emails)
         found &= Q(actor_id__in=named.values("user"))
     if query.resource_ids is not None:
-        of_groups = [each.removeprefix("group_") for each in query.resource_ids if each.startswith("group_")]
-        found &= Q(object_id__in=query.resource_ids) | Q(
-            object_type=_OBJECT_TYPES["group"], object_id__in=of_groups
-        )
+        of_objects = Q(object_id__in=query.resource_ids)
+        for kind in _PREFIXED:
+            start = f"{kind}_"
+            ids = [each.removeprefix(start) for each in query.resource_ids if each.startswith(start)]
+            of_objects |= Q(object_type=_OBJECT_TYPES[kind], object_id__in=ids)
+        found &= of_objects
     return found if query.project_ids is None else found & _of_projects(query.project_ids)
 
 
@@ -189,8 +194,8 @@ def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
 
 def _details(entry: AuditEntry) -> dict[str, Any]:
     """Return the object's id, and its new values if it was created or changed."""
-    is_group = entry.object_type == _OBJECT_TYPES["group"]
-    row_id = f"group_{entry.object_id}" if is_group else entry.object_id
+    kind = _KINDS.get(entry.object_type)
+    row_id = f"{kind}_{entry.object_id}" if kind in _PREFIXED else entry.object_id
     found: dict[str, Any] = {"id": row_id, "name": entry.object_name}
     new_values = {name: after for name, (_, after) in entry.changes.items()}
     match entry.action:

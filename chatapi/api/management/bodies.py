@@ -6,6 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.allowed_ips import MOST_ENTRIES
 from accounts.limits import HIGHEST
+from accounts.models import MAX_DESCRIPTION_CHARS
 from chatapi.api.management.pages import Limit, PageQuery, RowId
 from usage.models.spend_alerts import MAX_PREFIX_CHARS
 from usage.pricing import MAX_USD, NANODOLLARS
@@ -26,6 +27,8 @@ RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
 # Without control characters: a line break would end the mail's header.
 SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PREFIX_CHARS}}}\Z")]
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
+RoleDescription = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_DESCRIPTION_CHARS}}}\Z")]
+Permissions = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
 GroupId = Annotated[str, Meta(pattern=r"^group_[0-9]{1,18}\Z")]
 LongLimit = Annotated[int, Meta(ge=1, le=1_000)]
 ProjectRole = Literal["owner", "member"]
@@ -120,6 +123,22 @@ class UserBody(Struct, frozen=True, kw_only=True):
 
     role: OrganizationRole | None = None
     role_id: RoleId | None = None
+
+
+class NewRoleBody(Struct, frozen=True, kw_only=True):
+    """A new role of the organization."""
+
+    role_name: Name
+    permissions: Permissions
+    description: RoleDescription = ""
+
+
+class RoleChange(Struct, frozen=True, kw_only=True):
+    """The new name, permissions and description of a role; what is not sent stays as it is."""
+
+    role_name: Name | None = None
+    permissions: Permissions | None = None
+    description: RoleDescription | None = None
 
 
 class RoleListQuery(Struct, frozen=True, kw_only=True):

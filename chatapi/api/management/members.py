@@ -1,7 +1,7 @@
 """The organization's members, their places in its projects, and invitations.
 
 A member has one role, for all projects of the organization or for those to which the membership is limited.
-OpenAI's `reader` is our viewer.
+OpenAI's `reader` is our viewer. `member_roles.py` gives roles that the organization has made.
 """
 
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import acceptance, access, invitations, invitees, memberships
-from accounts.models import LIMITABLE_ROLES, Member, Organization, Project, Role
+from accounts.models import LIMITABLE_ROLES, Member, Organization, OwnRole, Project, Role
 from accounts.sign_in.form_limits import TooManyAttempts
 from chatapi import errors
 from chatapi.api.management import bodies, objects
@@ -71,9 +71,9 @@ class User(ManagementRoute):
     def post(self, request: Request, user_id: str) -> Response:
         """Change the role, if one is sent."""
         member, sent = find_member(request, user_id), self.body(request)
-        role = member.role if sent.role is None else _role(sent.role)
+        role = role_of(member) if sent.role is None else _role(sent.role)
         if sent.role_id is not None:
-            named = role_with_id(sent.role_id)
+            named = role_with_id(request, sent.role_id)
             if sent.role is not None and named != role:
                 refuse("this is another role than 'role'.", "role_id")
             role = named
@@ -84,7 +84,7 @@ class User(ManagementRoute):
     def delete(self, request: Request, user_id: str) -> Response:
         """Remove the member, unless their role is above the caller's."""
         member = find_member(request, user_id)
-        access.require_role(caller_of(request), member.role)
+        access.require_role(caller_of(request), access.rank(member))
         is_removed = memberships.remove(member)
         return respond(objects.Deleted(object="organization.user.deleted", deleted=is_removed, id=user_id))
 
@@ -242,16 +242,16 @@ class Invite(ManagementRoute):
     def delete(self, request: Request, invite_id: str) -> Response:
         """Remove the pending membership. It is not locked here, because `withdraw` locks its person first."""
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
-        access.require_role(caller_of(request), member.role)
+        access.require_role(caller_of(request), access.rank(member))
         acceptance.withdraw(member)
         return respond(objects.Deleted(object="organization.invite.deleted", id=invite_id))
 
 
 routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]
 
-_MEMBERS: QuerySet[Member] = Member.objects.select_related("user", "organization").prefetch_related(
-    *access.LIMITS
-)
+_MEMBERS: QuerySet[Member] = Member.objects.select_related(
+    "user", "organization", "own_role"
+).prefetch_related(*access.LIMITS)
 
 
 def _members(request: Request) -> QuerySet[Member]:
@@ -269,20 +269,20 @@ def seeing(request: Request, project: Project) -> QuerySet[Member]:
 
 def add_to_project(request: Request, member: Member, project: Project) -> None:
     """Add the project to those of a limited member; others see it already."""
-    if member.is_limited:
-        access.require_role(caller_of(request), member.role)
+    if member.sees_single_projects:
+        access.require_role(caller_of(request), access.rank(member))
         memberships.add_project(member, project)
 
 
 def take_from_project(request: Request, member: Member, project: Project) -> None:
     """Take the project from a limited member. Raises `InvalidRequest` for one who would still see it."""
-    if not member.is_limited:
+    if not member.sees_single_projects:
         refuse(
             "this member sees all projects. Limit the member to projects in the console, or remove "
             "them from the organization: DELETE /v1/organization/users/{user_id}.",
             "user_id",
         )
-    access.require_role(caller_of(request), member.role)
+    access.require_role(caller_of(request), access.rank(member))
     memberships.take_project(member, project)
 
 
@@ -296,32 +296,42 @@ def find_member(request: Request, user_id: str, among: QuerySet[Member] | None =
     return member
 
 
-def change_role(request: Request, member: Member, role: str) -> None:
+def role_of(member: Member) -> str | OwnRole:
+    """Return the member's one role."""
+    return member.own_role or member.role
+
+
+def change_role(request: Request, member: Member, role: str | OwnRole) -> None:
     """Change the member's role. Raises `PermissionDenied` if the old or new one is above the caller's."""
-    for each in (member.role, role):
+    wanted = access.rank_of(role) if isinstance(role, OwnRole) else role
+    for each in (access.rank(member), wanted):
         access.require_role(caller_of(request), each)
-    if role != member.role:
+    if role != role_of(member):
         try:
             memberships.change_role(member, role)
         except ValidationError as error:
             refuse(error.messages[0], "role")
 
 
-def role_name(role: str) -> str:
+def role_name(role: str | OwnRole) -> str:
     """Return the role's name in this API."""
+    if isinstance(role, OwnRole):
+        return role.name
     return _READER if role == Role.VIEWER else str(role)
 
 
-def role_id(role: str) -> str:
-    return f"role_{role_name(role)}"
+def role_id(role: str | OwnRole) -> str:
+    return f"role_{role.pk if isinstance(role, OwnRole) else role_name(role)}"
 
 
-def role_with_id(wanted: str) -> Role:
-    """Return the role with this id, or raise a 404."""
+def role_with_id(request: Request, wanted: str) -> Role | OwnRole:
+    """Return the role with this id, one of the four or of the organization, or raise a 404."""
     for role in Role:
         if role_id(role) == wanted:
             return role
-    raise errors.object_not_found("role", "role_id")
+    if not wanted.startswith("role_"):
+        raise errors.object_not_found("role", "role_id")
+    return find(caller_of(request), OwnRole.objects.all(), wanted.removeprefix("role_"), "role")
 
 
 def _role(name: str) -> str:
@@ -331,10 +341,10 @@ def _role(name: str) -> str:
 def user(row: Member) -> objects.User:
     named = [
         objects.UserProject(id=str(project.pk), name=project.name, role="member")
-        for project in (access.limits_of(row) if row.is_limited else ())
+        for project in (access.limits_of(row) if row.sees_single_projects else ())
     ]
-    projects = objects.UserProjects(data=named) if row.is_limited else None
-    return objects.User(**_person(row), role=role_name(row.role), projects=projects)
+    projects = objects.UserProjects(data=named) if row.sees_single_projects else None
+    return objects.User(**_person(row), role=role_name(role_of(row)), projects=projects)
 
 
 def _project_user(row: Member) -> objects.ProjectUser:
@@ -372,13 +382,13 @@ def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType 
     return objects.Invite(
         id=str(row.pk),
         email=row.user.email,
-        role=role_name(row.role),
+        role=role_name(role_of(row)),
         status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),
         projects=[
             objects.InvitedProject(id=str(project.pk), role="member")
-            for project in (access.limits_of(row) if row.is_limited else ())
+            for project in (access.limits_of(row) if row.sees_single_projects else ())
         ],
         url=url,
         mailed=mailed,

@@ -124,8 +124,8 @@ class UserProjects(Struct, frozen=True, kw_only=True):
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """A member of the organization. `role` is owner, admin, member or reader; `projects` is null for a member
-    who sees all.
+    """A member of the organization. `role` is owner, admin, member, reader, or the name of a role that the
+    organization has made; `projects` is null for a member who sees all.
     """
 
     object: Literal["organization.user"] = "organization.user"
@@ -138,14 +138,16 @@ class User(Struct, frozen=True, kw_only=True):
 
 
 class Role(Struct, frozen=True, kw_only=True):
-    """The rights of a member; `permissions` are this service's own names."""
+    """The rights of a member; `permissions` are this service's own names. `predefined_role` is false for a
+    role that the organization has made.
+    """
 
     object: Literal["role"] = "role"
     id: str
     name: str
     description: str
     permissions: list[str]
-    predefined_role: Literal[True] = True
+    predefined_role: bool = True
     resource_type: Literal["api.organization", "api.project"] = "api.organization"
 
 

@@ -173,7 +173,7 @@ def _seen(
 
 def _by_groups(member: Member, project: Project) -> objects.ProjectRole:
     role = _role_of(member)
-    groups: list[Any] = access.limits_of(member).get(project, []) if member.is_limited else []
+    groups: list[Any] = access.limits_of(member).get(project, []) if member.sees_single_projects else []
     if not groups:
         return role
     sources = [objects.AssignmentSource(principal_id=f"group_{group.pk}") for group in groups]
