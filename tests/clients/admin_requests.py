@@ -27,7 +27,6 @@ ABSENT = (
     "roles.create",
     "roles.delete",
     "roles.update",
-    "workload_identity_providers",
 )
 """The resources and the requests of the SDK that are not here."""
 

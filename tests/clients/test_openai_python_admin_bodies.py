@@ -39,6 +39,14 @@ CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
         "project",
     ),
     ("projects.groups.create", "role"): ("owner", openai.BadRequestError, "role"),
+    **{
+        (f"workload_identity_providers.{request}", "attribute_transformations"): (
+            [{"attribute": "a", "expression": "b"}],
+            openai.BadRequestError,
+            "attribute_transformations",
+        )
+        for request in ("create", "update")
+    },
 }
 """What no answer shows, each with a value that is refused, the error, and a word of its message."""
 
@@ -52,7 +60,10 @@ SENT: dict[str, Any] = {
     "notification_channel": {"type": "email", "recipients": [EMAIL], "subject_prefix": "[billing]"},
     "residency": "EU_STORAGE_PROCESSING", "retention_type": "modified_abuse_monitoring", "role": "member",
     "role_id": "role_member", "scopes": ["completions"], "technical_level": "expert",
-    "threshold_amount": 5_000,
+    "threshold_amount": 5_000, "attribute_matchers": {"sub": "job", "run": 7}, "audience": "https://chat",
+    "description": "Builds.", "enabled": False, "issuer": "https://issuer.example.com", "type": "oidc",
+    "permissions": {"type": "restricted", "scopes": ["models"]},
+    "verification": {"type": "discovery", "discovery_url": "https://keys.example.com/description"},
 }  # fmt: skip
 """A value of each argument, the same in all requests."""
 numbers = count(1)
@@ -79,6 +90,18 @@ class Managed:
             "api_key_id": account.api_key.id, "rate_limit_id": "rl-*",
             "group_id": self.requests.groups.create(name="swept").id,
         }  # fmt: skip
+        issuer: Any = {each: SENT[each] for each in ("audience", "issuer", "type")}
+        provider = self.requests.workload_identity_providers.create(name="swept", **issuer)
+        rule = self.requests.workload_identity_providers.federation_rules.create(
+            provider.id,
+            attribute_matchers={"sub": "other"},
+            project_id=project_id,
+            service_account_id=account.id,
+        )
+        self.places |= {
+            "workload_identity_provider_id": provider.id,
+            "workload_identity_federation_rule_id": rule.id,
+        }
 
     def required(self, request: str) -> dict[str, Any]:
         """Return the path's arguments, and those without which the body is refused."""
@@ -95,6 +118,8 @@ class Managed:
             return f"swept {next(numbers)}"
         if argument == "alert_id":
             return self.alert_id if request.startswith("spend") else self.project_alert_id
+        if argument == "attribute_transformations":
+            return []
         if argument == "role_id" and request.startswith("projects"):
             return "role_project_member"
         if request == "invites.create":
