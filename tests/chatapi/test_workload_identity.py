@@ -22,7 +22,9 @@ from accounts.authentication import look_up
 from accounts.errors import KeyChanged, NotAuthenticated
 from accounts.models import APIKey, FederationRule, Organization, Project, ServiceAccount
 from accounts.workload_identity import signing_keys
+from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in
+from tests.chatapi.console_pages import url
 from tests.chatapi.management import HERE, refused, said
 from tests.chatapi.token_issuer import (
     AUDIENCE,
@@ -625,3 +627,18 @@ def test_the_key_of_a_rule_is_no_admin_key_and_has_no_secret(federated: Federate
     error = said(federated.boss, "POST", f"{federated.rules}/{federated.rule['id']}", body, 400)["error"]
     assert "is revoked" in error["message"]
     assert json.dumps(said(federated.boss, "GET", federated.rules)).count('"enabled": false') == 1
+
+
+def test_pages_of_the_key_say_that_it_has_no_secret(federated: Federated, bob: Person) -> None:
+    row, client = federated.key.get(), client_of(bob.user)
+    page = client.get(url(bob, f"keys/{row.pk}")).content.decode()
+    assert "access tokens</a> of the service account backend" in page
+    assert ">Rotate</a>" not in page
+    assert ">access tokens</span>" in client.get(url(bob, "keys")).content.decode()
+    followed = client.get(url(bob, f"keys/{row.pk}/rotate"), follow=True).content.decode()
+    assert "This key has no secret" in followed
+    admin = client.get(f"/admin/accounts/apikey/{row.pk}/change/", follow=True).content.decode()
+    assert "live, access tokens" in admin
+    assert f"apikey/{row.pk}/rotate" not in admin
+    refusal = client.get(f"/admin/accounts/apikey/{row.pk}/rotate", follow=True).content.decode()
+    assert "This key has no secret" in refusal
