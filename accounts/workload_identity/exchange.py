@@ -26,6 +26,9 @@ _UNTRUSTED = (
     "No enabled workload identity provider with this id trusts this token. Check identity_provider_id, and "
     "the issuer and the signing keys of the provider."
 )
+_NO_RULE = (
+    "No enabled federation rule of this provider gives the service account to a token with these claims."
+)
 _MALFORMED = "The subject token is no signed JWT, or a time in it is no number."
 # The texts for a token with a right signature. They name no value of the provider: everybody can get a token
 # of a public issuer.
@@ -49,6 +52,8 @@ class AccessToken(NamedTuple):
 def exchange(provider_id: int, service_account_id: int, subject_token: str) -> AccessToken:
     """Return an access token. Raises `TokenRefused` or `SigningKeysUnavailable`."""
     kid, algorithm = _header(subject_token)
+    # Before the provider: if that changes meanwhile, its rules' keys get other public parts than these.
+    rules = _rules(provider_id, service_account_id)
     provider = WorkloadIdentityProvider.objects.filter(pk=provider_id, is_enabled=True).first()
     if provider is None:
         raise TokenRefused(_UNTRUSTED, "there is no enabled provider with this id")
@@ -56,7 +61,9 @@ def exchange(provider_id: int, service_account_id: int, subject_token: str) -> A
     if key is None:
         raise TokenRefused(_UNTRUSTED, f"provider {provider_id} has no key with this id for {algorithm}")
     claims = _claims(provider, key, algorithm, subject_token)
-    rule = _rule(provider, service_account_id, claims)
+    rule = next((each for each in rules if each.matches(claims)), None)
+    if rule is None:
+        raise TokenRefused(_NO_RULE, f"provider {provider_id}: no rule for account {service_account_id}")
     now = time.time()
     ends_at = min(int(now) + MAX_LIFETIME_S, int(claims["exp"]))
     if rule.api_key.expires_at is not None:
@@ -100,17 +107,10 @@ def _claims(
         raise TokenRefused(_FAULTS.get(type(error), _UNTRUSTED), detail) from None  # type: ignore[arg-type]
 
 
-def _rule(
-    provider: WorkloadIdentityProvider, service_account_id: int, claims: dict[str, Any]
-) -> FederationRule:
-    """Return the oldest rule that matches. Raises `TokenRefused`."""
+def _rules(provider_id: int, service_account_id: int) -> list[FederationRule]:
+    """Return the enabled rules for the service account, the oldest first."""
+    usable = access.usable_keys().values("pk")
     rules = FederationRule.objects.filter(
-        provider=provider, service_account=service_account_id, api_key__in=access.usable_keys().values("pk")
+        provider=provider_id, service_account=service_account_id, api_key__in=usable
     )
-    for rule in rules.select_related("api_key").order_by("pk"):
-        if rule.matches(claims):
-            return rule
-    raise TokenRefused(
-        "No enabled federation rule of this provider gives the service account to a token with these claims.",
-        f"provider {provider.pk}: no rule for service account {service_account_id}",
-    )
+    return list(rules.select_related("api_key").order_by("pk"))

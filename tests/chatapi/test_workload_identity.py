@@ -593,8 +593,8 @@ def test_a_rule_is_for_an_account_of_its_project(federated: Federated, charlie: 
 def test_there_is_a_bound_on_rules_and_providers(
     federated: Federated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accounts.workload_identity.providers.MAX_RULES", 1)
-    monkeypatch.setattr("accounts.workload_identity.providers.MAX_PROVIDERS", 1)
+    monkeypatch.setattr("accounts.workload_identity.federation.MAX_RULES", 1)
+    monkeypatch.setattr("accounts.workload_identity.federation.MAX_PROVIDERS", 1)
     body = {"attribute_matchers": {"sub": "x"}, "project_id": str(federated.account.project_id)}
     body["service_account_id"] = str(federated.account.pk)
     assert "at most 1" in said(federated.boss, "POST", federated.rules, body, 400)["error"]["message"]

@@ -16,7 +16,7 @@ from django.test import Client
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from accounts.models import APIKey, FederationRule, ServiceAccount
-from accounts.workload_identity import providers
+from accounts.workload_identity import federation
 
 AUDIENCE = "https://chat.example.com"
 SUBJECT = "system:serviceaccount:shop:backend"
@@ -113,9 +113,9 @@ def post_exchange(body: Any, content_type: str = "application/json", **extra: An
 
 def make_rule(account: ServiceAccount, name: str = "made") -> FederationRule:
     """Return a rule of a new provider for the service account."""
-    provider = providers.create(
+    provider = federation.create(
         account.project.organization_id, name=name, issuer="https://issuer.example.com", audience=AUDIENCE
     )
-    return providers.create_rule(
+    return federation.create_rule(
         provider, account, key=APIKey(), name=name, attribute_matchers={"sub": SUBJECT}
     )

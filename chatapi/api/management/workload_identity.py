@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from accounts import access, roles
 from accounts.models import APIKey, FederationRule, ServiceAccount, WorkloadIdentityProvider
-from accounts.workload_identity import jwks, providers
+from accounts.workload_identity import federation, jwks
 from chatapi.api.management import objects
 from chatapi.api.management import workload_identity_objects as shapes
 from chatapi.api.management.operations import ManagementOperation
@@ -43,7 +43,7 @@ class Providers(ManagementRoute):
 
     def post(self, request: Request) -> Response:
         sent = self.body(request)
-        row = providers.create(caller_of(request).organization_id, **_provider_columns(sent))
+        row = federation.create(caller_of(request).organization_id, **_provider_columns(sent))
         return respond(_provider(row))
 
 
@@ -72,12 +72,12 @@ class OneProvider(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request, workload_identity_provider_id: str) -> Response:
         row, sent = _find_provider(request, workload_identity_provider_id), self.body(request)
-        providers.change(row, **_provider_columns(sent))
+        federation.change(row, **_provider_columns(sent))
         return respond(_provider(row))
 
     @transaction.atomic
     def delete(self, request: Request, workload_identity_provider_id: str) -> Response:
-        providers.remove(_find_provider(request, workload_identity_provider_id))
+        federation.remove(_find_provider(request, workload_identity_provider_id))
         deleted = "organization.workload_identity_provider.deleted"
         return respond(objects.Deleted(object=deleted, id=workload_identity_provider_id))
 
@@ -113,7 +113,7 @@ class FederationRules(ManagementRoute):
         accounts = ServiceAccount.objects.filter(project=self.project(request, sent.project_id))
         account = find(caller, accounts, sent.service_account_id, "service account")
         key = APIKey(allowed_models=sorted(caller.allowed_models), **_key_columns(sent))
-        rule = providers.create_rule(provider, account, key=key, **_rule_columns(sent))
+        rule = federation.create_rule(provider, account, key=key, **_rule_columns(sent))
         return respond(_rule(rule))
 
 
@@ -152,7 +152,7 @@ class OneFederationRule(ManagementRoute):
     ) -> Response:
         row = _find_rule(request, workload_identity_provider_id, workload_identity_federation_rule_id)
         sent = self.body(request)
-        providers.change_rule(row, of_key=_key_columns(sent), **_rule_columns(sent))
+        federation.change_rule(row, of_key=_key_columns(sent), **_rule_columns(sent))
         return respond(_rule(row))
 
     @transaction.atomic
@@ -164,7 +164,7 @@ class OneFederationRule(ManagementRoute):
     ) -> Response:
         row = _find_rule(request, workload_identity_provider_id, workload_identity_federation_rule_id)
         deleted_id = str(row.pk)
-        providers.remove_rule(row)
+        federation.remove_rule(row)
         deleted = "organization.workload_identity_federation_rule.deleted"
         return respond(objects.Deleted(object=deleted, id=deleted_id))
 
