@@ -164,24 +164,18 @@ def look_up_all(keys: Collection[str]) -> dict[str, Caller | RefusedKey]:
         # Compared even when there is no row, so that the time taken does not distinguish known keys.
         is_secret = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
         token_ends_at = api_keys.end_of_access_token(key, settings.KEY_PEPPER)
-        if row is None or not (is_secret or (not row.digest and token_ends_at is not None)):
+        if row is None or not (is_secret or (token_ends_at is not None and not row.digest)):
             continue
-        reason = row.refusal or (_end_of_token(token_ends_at) if not is_secret else _end_of(row, public))
+        has_ended = public == row.previous_public and not row.has_previous
+        reason = row.refusal or (KeyRefusal.ROTATED if has_ended else "")
+        # By the clock of a web process, from which the end was taken, too.
+        if not reason and not is_secret and (token_ends_at or 0) <= time.time():
+            reason = KeyRefusal.EXPIRED
         if reason:
             refused[key] = RefusedKey(KeyRefusal(reason), row.id)
         else:
             right[key] = row
     return {**dict(zip(right, _callers(right.values()), strict=True)), **refused}
-
-
-def _end_of(row: "_Row", public: str) -> str:
-    """Return why the secret with this public part has ended, if it has."""
-    return KeyRefusal.ROTATED if public == row.previous_public and not row.has_previous else ""
-
-
-def _end_of_token(ends_at: int | None) -> str:
-    """Return why an access token has ended, if it has, by the clock that its end was taken from."""
-    return KeyRefusal.EXPIRED if ends_at is None or ends_at <= time.time() else ""
 
 
 def look_up_id(api_key_id: int) -> Caller:
