@@ -414,6 +414,7 @@ _BELONGING = {
     "accounts.APIKey": ("project__organization",),
     "accounts.EndUser": ("project__organization",),
     "accounts.ServiceAccount": ("project__organization",),
+    "accounts.FederationRule": ("provider__organization",),
     "accounts.RateLimit": (
         "organization", "project__organization", "api_key__project__organization",
         "end_user__project__organization",
@@ -424,6 +425,7 @@ _BELONGING = {
 # Where a row's project is found, unless it has the column `project_id` or names its owner by `scope`.
 _IN_PROJECT = {
     "accounts.Project": ("pk",),
+    "accounts.FederationRule": ("service_account__project",),
     "accounts.RateLimit": ("project", "api_key__project", "end_user__project"),
 }
 

@@ -2,6 +2,9 @@
 
 A key is `ck_live_<public>_<secret><checksum>` (or `ck_test_…`). `public` identifies the row. The checksum
 lets a mistyped or made-up key be refused without the database. Only an HMAC of the whole key is stored.
+
+An access token has the form of a live key. Its secret is not random: it is the time at which the token ends,
+and a signature of this time and the public part. So a row without a digest can have any number of tokens.
 """
 
 import hashlib
@@ -13,6 +16,8 @@ from dataclasses import dataclass
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PUBLIC_LENGTH, SECRET_LENGTH, CHECKSUM_LENGTH = 12, 32, 6
+# The parts of an access token's secret: 26 digits in base 62 hold 154 bits.
+_END_LENGTH, _SIGNATURE_LENGTH = 6, 26
 _PATTERN = re.compile(r"ck_(live|test)_([0-9A-Za-z]{12})_([0-9A-Za-z]{32})([0-9A-Za-z]{6})", re.ASCII)
 
 
@@ -28,6 +33,29 @@ def generate(*, is_test: bool) -> str:
     """Return a new random key with a 190-bit secret. It is shown once and never stored."""
     body = f"ck_{'test' if is_test else 'live'}_{_random(PUBLIC_LENGTH)}_{_random(SECRET_LENGTH)}"
     return body + _checksum(body)
+
+
+def new_public() -> str:
+    """Return the public part of a new key."""
+    return _random(PUBLIC_LENGTH)
+
+
+def access_token(public: str, ends_at: int, pepper: str) -> str:
+    """Return the access token with this public part that ends at this Unix time."""
+    body = f"ck_live_{public}_{_in_base_62(ends_at, _END_LENGTH)}"
+    body += _signature(body, pepper)
+    return body + _checksum(body)
+
+
+def end_of_access_token(key: str, pepper: str) -> int | None:
+    """Return the Unix time at which an access token ends; None if its signature is wrong."""
+    body, signature = key[: -_SIGNATURE_LENGTH - CHECKSUM_LENGTH], key[:-CHECKSUM_LENGTH][-_SIGNATURE_LENGTH:]
+    if not hmac.compare_digest(_signature(body, pepper), signature):
+        return None
+    number = 0
+    for digit in body[-_END_LENGTH:]:
+        number = number * 62 + _ALPHABET.index(digit)
+    return number
 
 
 def parse(key: str) -> ParsedKey | None:
@@ -56,9 +84,20 @@ def _random(length: int) -> str:
 
 
 def _checksum(text: str) -> str:
-    number, out = zlib.crc32(text.encode()), ""
     # Six digits in base 62 hold all 32 bits of a CRC.
-    for _ in range(CHECKSUM_LENGTH):
+    return _in_base_62(zlib.crc32(text.encode()), CHECKSUM_LENGTH)
+
+
+def _signature(body: str, pepper: str) -> str:
+    # The name in front keeps it apart from `digest`, which has the same pepper.
+    found = hmac.digest(pepper.encode(), f"access token {body}".encode(), "sha256")
+    return _in_base_62(int.from_bytes(found), _SIGNATURE_LENGTH)
+
+
+def _in_base_62(number: int, length: int) -> str:
+    """Return the last digits of the number."""
+    out = ""
+    for _ in range(length):
         number, digit = divmod(number, 62)
         out = _ALPHABET[digit] + out
     return out

@@ -162,10 +162,15 @@ def look_up_all(keys: Collection[str]) -> dict[str, Caller | RefusedKey]:
     for key, public in parsed.items():
         row, known_digest = digests.get(public) or (None, "")
         # Compared even when there is no row, so that the time taken does not distinguish known keys.
-        if not hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest) or not row:
+        is_secret = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
+        token_ends_at = api_keys.end_of_access_token(key, settings.KEY_PEPPER)
+        if row is None or not (is_secret or (token_ends_at is not None and not row.digest)):
             continue
         has_ended = public == row.previous_public and not row.has_previous
         reason = row.refusal or (KeyRefusal.ROTATED if has_ended else "")
+        # By the clock of a web process, from which the end was taken, too.
+        if not reason and not is_secret and (token_ends_at or 0) <= time.time():
+            reason = KeyRefusal.EXPIRED
         if reason:
             refused[key] = RefusedKey(KeyRefusal(reason), row.id)
         else:

@@ -2,10 +2,12 @@
 
 AccountsError
 ├── NotAuthenticated         the key is unknown, malformed, revoked or expired
-│   └── KeyMissing           there is no key
+│   ├── KeyMissing           there is no key
+│   └── TokenRefused         a program's token can't be exchanged
 ├── TwoKeys                  two headers hold different keys
 ├── TooManyFailedAttempts    the key is not looked up: too many wrong keys came from its IP
 ├── IPNotAllowed             the key is valid but may not be used from this IP
+├── SigningKeysUnavailable   the keys of a token's issuer can't be fetched now
 ├── PermissionDenied         the key is valid but may not do this
 ├── RateLimited              the key is valid but may not do this now
 └── KeyChanged               the key was changed after it was read
@@ -52,6 +54,18 @@ class KeyMissing(NotAuthenticated):
 
     def __init__(self) -> None:
         super().__init__(KeyRefusal.MISSING)
+
+
+class TokenRefused(NotAuthenticated):
+    """A program's token can't be exchanged. The text is for the client, the detail for the log only."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(KeyRefusal.UNKNOWN)
+        self.message, self.detail = message, detail
+
+
+class SigningKeysUnavailable(AccountsError):
+    """The keys of a token's issuer can't be fetched now."""
 
 
 class TwoKeys(AccountsError):

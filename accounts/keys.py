@@ -39,11 +39,24 @@ def issue(row: APIKey) -> str:
     return secret.text
 
 
+def issue_without_secret(row: APIKey) -> None:
+    """Save a new key that only access tokens open. Raises `ValidationError`."""
+    row.public = api_keys.new_public()
+    row.full_clean()
+    row.save()
+
+
+def end_access_tokens(rows: QuerySet[APIKey]) -> None:
+    """End the access tokens of these keys within a second: their public parts find no key any more."""
+    for row in rows.filter(digest="").order_by("pk"):
+        recorder.update(APIKey.objects.filter(pk=row.pk), public=api_keys.new_public())
+
+
 def rotate(row: APIKey, previous_until: datetime | None) -> str:
     """Give the key a new secret and return it. The old one works until `previous_until`, or ends now if None.
 
     An older secret that was still valid ends now. Raises `KeyChanged` if the key was rotated or revoked since
-    it was read.
+    it was read, or has no secret.
     """
     secret = _new_secret(is_test=row.is_test)
     previous: dict[str, Any] = {"previous_public": None, "previous_digest": "", "previous_expires_at": None}
@@ -54,7 +67,7 @@ def rotate(row: APIKey, previous_until: datetime | None) -> str:
             "previous_expires_at": previous_until,
         }
     # A conditional update instead of a lock: the second of two rotations at once changes no row.
-    unchanged = APIKey.objects.filter(pk=row.pk, public=row.public, revoked_at=None)
+    unchanged = APIKey.objects.filter(pk=row.pk, public=row.public, revoked_at=None).exclude(digest="")
     if not recorder.update(unchanged, public=secret.public, digest=secret.digest, **previous):
         raise KeyChanged
     row.refresh_from_db()

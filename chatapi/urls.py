@@ -9,8 +9,17 @@ from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import recorder
-from accounts.models import ServiceAccount
-from chatapi.api import error_pages, management, metrics, openapi, organization, statements, views
+from accounts.models import FederationRule, ServiceAccount, WorkloadIdentityProvider
+from chatapi.api import (
+    error_pages,
+    management,
+    metrics,
+    openapi,
+    organization,
+    statements,
+    token_exchange,
+    views,
+)
 from chatapi.docs.views import front_page
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
@@ -31,12 +40,16 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount, SpendAlert, Payment, StripeCustomer])  # which have no page of the admin
+# These have no page of the admin.
+recorder.watch(
+    [ServiceAccount, WorkloadIdentityProvider, FederationRule, SpendAlert, Payment, StripeCustomer]
+)
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [
     path("", front_page, name="front"),
     path("metrics", metrics.metrics),
+    path("oauth/token", token_exchange.exchange_token),
     path("stripe/webhook", webhook.receive),
     path("", include("chatapi.docs.urls")),
     path("openapi.json", openapi.document, name="openapi"),

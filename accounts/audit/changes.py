@@ -15,8 +15,9 @@ Changes = dict[str, list[Any]]
 
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"password|digest|secret|(^|_)hash(_|$)|^api_key$|^credential")
-# Fields that change by acts with their own entries: signing in, granting and refunding credit.
-_UNWATCHED = {"last_login", "credited_nanodollars", "last_grant_nanodollars"}
+# Fields that change with every act, or by acts with their own entries: signing in, granting and refunding
+# credit.
+_UNWATCHED = {"last_login", "credited_nanodollars", "last_grant_nanodollars", "updated_at"}
 _MAX_LENGTH = 2_000
 
 

@@ -33,7 +33,8 @@ class APIKey(models.Model):
     """A key of a project. Its secret is shown once, at creation; only the HMAC is kept.
 
     A rotated key has two secrets until the previous one expires: usage, limits and budgets belong to the key,
-    not to a secret.
+    not to a secret. The key of a federation rule has no secret, and a blank digest: only access tokens, which
+    end by themselves, open it.
     """
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
@@ -126,6 +127,13 @@ class APIKey(models.Model):
             raise ValidationError({"allowed_ips": error}) from None
         if self.manages_as and (self.is_test or not self.is_admin):
             raise ValidationError({"manages_as": "Only a live admin key can manage its organization."})
+        if self.is_admin and self.pk and not self.has_secret:
+            raise ValidationError({"is_admin": "The key of a federation rule can't be an admin key."})
+
+    @property
+    def has_secret(self) -> bool:
+        """Return whether it has a secret: the key of a federation rule has none."""
+        return bool(self.digest)
 
     @property
     def redacted(self) -> str:

@@ -20,7 +20,7 @@ from chatapi.wire.protocols import protocol_of
 access_log = logging.getLogger("chatapi.access")
 
 # Pages outside the API that open no session.
-WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json"})
+WITHOUT_SESSION = frozenset({"/metrics", "/oauth/token", "/openapi.json"})
 _REFUSES_GZIP = re.compile(r"\bgzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
 
 

@@ -13,7 +13,7 @@ from accounts.models import APIKey
 from chatapi.console.key_forms import KeyForm
 from chatapi.console.key_pages import key_of, may_change, secret_page
 from chatapi.console.tenancy import Console, Link, page, render
-from chatapi.pages.key_forms import KEY_CHANGED, RotationForm
+from chatapi.pages.key_forms import KEY_CHANGED, NOTHING_TO_ROTATE, RotationForm
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -39,6 +39,8 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     console, row = _changeable(console, key_id)
     if row.revoked_at is not None:
         return _after(request, console, row, "A revoked key can't be rotated.", is_done=False)
+    if not row.has_secret:
+        return _after(request, console, row, NOTHING_TO_ROTATE, is_done=False)
     # The form has the secret's public part, so that two people who rotate at once do not end each other's
     # secret.
     form = RotationForm(request.POST or None, initial={"public": row.public})

@@ -81,7 +81,8 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
 @page("accounts.view_apikey", keeps_to_projects=True)
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show one key: its use, rights, limits and budgets."""
-    row, now = _one_of(key_panels.with_maker(_keys(console)), key_id), timezone.now()
+    rows = key_panels.with_maker(_keys(console)).select_related("service_account")
+    row, now = _one_of(rows, key_id), timezone.now()
     console, is_of_project = console.at(row.project_id), console.limit is not None
     context = {
         "activity": key_activity([row], now)[row.pk],

@@ -30,6 +30,7 @@ _TITLES = {
     "limits": "Limits and budgets",
     "prices": "Prices and receipts",
     "keys": "Keys and security",
+    "workload-identity": "Programs without stored keys",
     "sign-in": "Signing in",
     "end-users": "End users",
     "sandbox": "Sandbox",

@@ -28,7 +28,7 @@ from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_secrets
-from chatapi.pages.key_forms import KeyForm, NewKeyForm
+from chatapi.pages.key_forms import NOTHING_TO_ROTATE, KeyForm, NewKeyForm
 from chatapi.pages.key_panels import may_add, panels, with_maker
 from chatapi.pages.key_question import asked_first
 from usage import formatting
@@ -48,7 +48,7 @@ _STATUSES = {
 _REVOKED = "Nothing was changed: this key is revoked."
 # The buttons of a key that is not revoked, each with its condition.
 _OFFERED: dict[str, Callable[[APIKey], bool]] = {
-    "rotate": lambda row: True,
+    "rotate": lambda row: row.has_secret,
     "end_previous": lambda row: row.has_previous(timezone.now()),
     "disable": lambda row: row.is_active,
     "enable": lambda row: not row.is_active,
@@ -154,10 +154,17 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @display(
         description="Kind",
-        label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"},
+        label={
+            "live": "info",
+            "live, admin": "info",
+            "live, access tokens": "info",
+            "test": "warning",
+            "test, admin": "warning",
+        },
     )
     def kind(self, row: APIKey) -> str:
-        return f"{'test' if row.is_test else 'live'}{', admin' if row.is_admin else ''}"
+        special = ", admin" if row.is_admin else "" if row.has_secret else ", access tokens"
+        return f"{'test' if row.is_test else 'live'}{special}"
 
     @display(description="Status", label=_STATUSES)
     def status(self, row: APIKey) -> str:
@@ -269,8 +276,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the form with the end of the current secret; make a new secret, and show it once."""
         row: APIKey = self.get_object(request, object_id)
-        if row.revoked_at is not None:
-            messages.error(request, _REVOKED)
+        if row.revoked_at is not None or not row.has_secret:
+            messages.error(request, _REVOKED if row.revoked_at is not None else NOTHING_TO_ROTATE)
             return redirect("admin:accounts_apikey_change", object_id)
         return key_secrets.rotate(request, row, partial(self.page_context, request, row))
 

@@ -36,6 +36,8 @@ KEY_CHANGED = (
     "yourself and saw no new secret, rotate it again."
 )
 
+NOTHING_TO_ROTATE = "This key has no secret: programs exchange their own tokens for access tokens of it."
+
 
 class RightsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The name, rights, IP addresses, dialect and expiry of a key."""

@@ -48,6 +48,7 @@ from chatapi.notifications.queue import Attempt
 from chatapi.response_store import Content
 from tests.admin_pages import body, client_of
 from tests.cast import Person, admit, join, run
+from tests.chatapi.token_issuer import make_rule
 from usage.database.clock import database_now
 from usage.models import (
     Budget,
@@ -485,6 +486,7 @@ class Managed:
         invited = User.objects.create(username="dora@example.com", password="!")
         invite = Member.objects.create(organization=bob.project.organization, user=invited, role=Role.VIEWER)
         group = groups.create(bob.project.organization_id, "backend-group", projects=[bob.project])
+        rule = make_rule(account)
         self.ids = {
             "project_id": str(bob.project.pk),
             "api_key_id": str(bob.api_key.pk),
@@ -496,6 +498,8 @@ class Managed:
             "rate_limit_id": "rl-*",
             "role_id": "role_member",
             "spend_alert_id": str(alert.pk),
+            "workload_identity_provider_id": str(rule.provider.pk),
+            "workload_identity_federation_rule_id": str(rule.pk),
         }
 
     def path(self, route: type[ManagementRoute], *, unknown: bool = False) -> str:

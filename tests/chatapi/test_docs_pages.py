@@ -89,7 +89,7 @@ def test_examples_have_the_readers_base_url() -> None:
 
 def test_the_index_describes_each_guide_by_its_first_sentence() -> None:
     shown = page("/docs")
-    assert len(re.findall(r'<span class="line faint">[^<]', shown)) + shown.count('faint"><code>') == 19
+    assert len(re.findall(r'<span class="line faint">[^<]', shown)) + shown.count('faint"><code>') == 20
     for description in (
         "Each model has prices per million tokens, in US dollars.",
         "A statement says what an organization owes for a month.",

@@ -20,19 +20,29 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts import groups
 from accounts.keys import create_key
-from accounts.models import APIKey, Group, Member, Organization, RateLimit, Role, ServiceAccount
+from accounts.models import (
+    APIKey,
+    FederationRule,
+    Group,
+    Member,
+    Organization,
+    RateLimit,
+    Role,
+    ServiceAccount,
+)
 from chatapi import identity
 from chatapi.asgi import application
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, join, run
+from tests.chatapi.token_issuer import make_rule
 from usage.models import BudgetLimit, Generation, SpendAlert
 
 CANARY = "Canary"
 """In every name of Umbrella's."""
-PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "stripe/webhook"}
-"""Routes about nobody; `metrics` adds up over all tenants, for callers with its own token, and the webhook
-shows nothing (tests/usage/test_payment.py)."""
+PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "oauth/token", "stripe/webhook"}
+"""Routes about nobody; `metrics` adds up over all tenants, for callers with its own token, the webhook
+shows nothing (tests/usage/test_payment.py), nor does the exchange of tokens (test_workload_identity.py)."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
 SHARED = {
@@ -59,6 +69,7 @@ class Umbrella(NamedTuple):
     budget_limit: BudgetLimit
     spend_alert: SpendAlert
     group: Group
+    federation_rule: FederationRule
 
     @property
     def rows(self) -> list[Model]:
@@ -81,6 +92,8 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
     "group_id": lambda umbrella: (f"group_{umbrella.group.pk}", f"group_{NEVER}"),
     "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
+    "workload_identity_provider_id": lambda umbrella: (str(umbrella.federation_rule.provider_id), NEVER),
+    "workload_identity_federation_rule_id": lambda umbrella: (str(umbrella.federation_rule.pk), NEVER),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
 
@@ -104,7 +117,10 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
         organization=organization, threshold_nanodollars=1, recipients=[], subject_prefix=CANARY
     )
     group = groups.create(organization.pk, f"{CANARY} group", [member], [person.project])
-    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert, group)
+    rule = make_rule(account, CANARY)
+    return Umbrella(
+        person, member, invite, account, admin_key, run(person), limit, budget, alert, group, rule
+    )
 
 
 @pytest.fixture

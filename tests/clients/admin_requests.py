@@ -22,7 +22,6 @@ ABSENT = (
     "projects.roles.delete",
     "projects.roles.update",
     "projects.service_tier_settings",
-    "workload_identity_providers",
 )
 """The resources and the requests of the SDK that are not here."""
 

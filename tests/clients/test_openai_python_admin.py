@@ -79,7 +79,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 105
+    assert len(made) == 115
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -194,6 +194,7 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     set_alerts(organization, project_id)
     make_groups(organization, project_id, emil.id)
     assign_project_roles(organization.projects, project_id, emil.id)
+    federate(organization, project_id)
     assert organization.users.delete(emil.id).deleted
     assert [each.id for each in organization.users.list()] == [dora.id]
 
@@ -270,6 +271,31 @@ def assign_project_roles(projects: Any, project_id: str, reader_id: str) -> None
         of_users.delete(own.id, **place)
 
 
+def federate(organization: Any, project_id: str) -> None:
+    providers = organization.workload_identity_providers
+    issuer = {"type": "oidc", "issuer": "https://issuer.example.com", "audience": "chat"}
+    first, second = (providers.create(name=name, **issuer) for name in ("cluster", "builds"))
+    assert [each.id for each in providers.list(limit=1, order="desc")] == [second.id, first.id]
+    assert providers.delete(second.id).deleted
+    assert providers.update(first.id, name="prod", enabled=False).enabled is False
+    assert providers.retrieve(first.id).verification.type == "discovery"
+
+    account = organization.projects.service_accounts.create(project_id, name="job")
+    rules, place = providers.federation_rules, {"workload_identity_provider_id": first.id}
+    matchers = {"sub": "a", "admin": False, "run": 7, "share": 0.5}
+    rule = rules.create(
+        first.id, attribute_matchers=matchers, project_id=project_id, service_account_id=account.id
+    )
+    assert (rule.attribute_matchers, rule.permissions.type) == (matchers, "service_account_default")
+    restricted = {"type": "restricted", "scopes": ["models"]}
+    assert rules.update(rule.id, permissions=restricted, **place).permissions.scopes == ["models"]
+    assert rules.retrieve(rule.id, **place).id == rule.id
+    assert [each.id for each in rules.list(first.id, service_account_id=account.id)] == [rule.id]
+    with pytest.raises(openai.BadRequestError, match="rules of this provider first"):
+        providers.delete(first.id)
+    assert rules.delete(rule.id, **place).deleted
+
+
 def set_alerts(organization: Any, project_id: str) -> None:
     channel: Any = {"type": "email", "recipients": ["emil@example.com"], "subject_prefix": "[billing]"}
     body: dict[str, Any] = {"currency": "USD", "interval": "month", "notification_channel": channel}
@@ -319,6 +345,7 @@ SAMPLES: dict[str, Any] = {
     "bucket_width": "1d", "end_time": round(time.time()), "group_by": ["project_id"], "models": ["five"],
     "line_items": ["five"], "page": "page_1", "user_ids": ["1"], "sizes": ["256x256"],
     "sources": ["image.edit"], "context_levels": ["low"], "vector_store_ids": ["vs_1"],
+    "service_account_id": "1",
 }  # fmt: skip
 """A value of each optional argument of the requests that read lists."""
 
@@ -341,7 +368,14 @@ def test_each_optional_argument_of_a_list(installation: Installation) -> None:
         (member,) = organization.users.list()
         group = organization.groups.create(name="filtered")
         organization.projects.groups.create(project.id, group_id=group.id, role="member")
-        places = {"project_id": project.id, "user_id": member.id, "group_id": group.id}
+        issuer: Any = {"type": "oidc", "issuer": "https://issuer.example.com", "audience": "chat"}
+        provider = organization.workload_identity_providers.create(name="filtered", **issuer)
+        places = {
+            "project_id": project.id,
+            "user_id": member.id,
+            "group_id": group.id,
+            "workload_identity_provider_id": provider.id,
+        }
         sent, refused = set(optional_arguments()), dict[tuple[str, str], str | None]()
         for name, argument in sorted(sent):
             required: dict[str, Any] = {each: places[each] for each in arguments(name) if each in places}

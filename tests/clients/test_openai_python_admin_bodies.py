@@ -39,6 +39,14 @@ CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
         "project",
     ),
     ("projects.groups.create", "role"): ("owner", openai.BadRequestError, "role"),
+    **{
+        (f"workload_identity_providers.{request}", "attribute_transformations"): (
+            [{"attribute": "a", "expression": "b"}],
+            openai.BadRequestError,
+            "attribute_transformations",
+        )
+        for request in ("create", "update")
+    },
 }
 """What no answer shows, each with a value that is refused, the error, and a word of its message."""
 
@@ -55,7 +63,9 @@ SENT: dict[str, Any] = {
     "permissions": ["accounts.view_organization", "accounts.view_project"],
     "residency": "EU_STORAGE_PROCESSING", "retention_type": "modified_abuse_monitoring", "role": "member",
     "role_id": "role_member", "scopes": ["completions"], "technical_level": "expert",
-    "threshold_amount": 5_000,
+    "threshold_amount": 5_000, "attribute_matchers": {"sub": "job", "run": 7}, "audience": "https://chat",
+    "description": "Builds.", "enabled": False, "issuer": "https://issuer.example.com", "type": "oidc",
+    "verification": {"type": "discovery", "discovery_url": "https://keys.example.com/description"},
     "code_interpreter": NOT_ENABLED, "file_search": NOT_ENABLED, "image_generation": NOT_ENABLED,
     "mcp": NOT_ENABLED, "web_search": NOT_ENABLED,
 }  # fmt: skip
@@ -86,6 +96,18 @@ class Managed:
         }  # fmt: skip
         sent = SENT["permissions"]
         self.role_id = self.requests.roles.create(role_name="swept", permissions=sent).id
+        issuer: Any = {each: SENT[each] for each in ("audience", "issuer", "type")}
+        provider = self.requests.workload_identity_providers.create(name="swept", **issuer)
+        rule = self.requests.workload_identity_providers.federation_rules.create(
+            provider.id,
+            attribute_matchers={"sub": "other"},
+            project_id=project_id,
+            service_account_id=account.id,
+        )
+        self.places |= {
+            "workload_identity_provider_id": provider.id,
+            "workload_identity_federation_rule_id": rule.id,
+        }
 
     def required(self, request: str) -> dict[str, Any]:
         """Return the path's arguments, and those without which the body is refused."""
@@ -104,6 +126,10 @@ class Managed:
             return self.role_id
         if argument == "alert_id":
             return self.alert_id if request.startswith("spend") else self.project_alert_id
+        if argument == "attribute_transformations":
+            return []
+        if argument == "permissions" and "federation_rules" in request:
+            return {"type": "restricted", "scopes": ["models"]}
         if argument == "role_id" and request.startswith("projects"):
             return "role_project_member"
         if request == "invites.create":

@@ -79,6 +79,27 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "an access token needs no signature",
+        "accounts/authentication.py",
+        "(token_ends_at is not None and not row.digest)",
+        "not row.digest",
+        ("tests/chatapi/test_workload_identity.py::test_a_changed_access_token_opens_nothing",),
+    ),
+    Mutation(
+        "a program's token for another audience is exchanged",
+        "accounts/workload_identity/exchange.py",
+        "audience=provider.audience,",
+        'audience=jwt.decode(subject_token, options={"verify_signature": False}).get("aud"),',
+        ("tests/chatapi/test_workload_identity.py::test_a_wrong_token_is_refused",),
+    ),
+    Mutation(
+        "each token with an unknown key id makes the service ask the issuer",
+        "accounts/workload_identity/signing_keys.py",
+        "if time.monotonic() - cached.asked_at < REFETCH_S:",
+        "if cached.asked_at > time.monotonic():",
+        ("tests/chatapi/test_workload_identity.py::test_unknown_key_ids_cause_few_fetches",),
+    ),
+    Mutation(
         "a holder with an old fence may settle",
         "usage/books/settlement.py",
         "if row is None or row.fence != item.fence:",

@@ -19,12 +19,13 @@ from chatapi.api.management import (
     project_roles,
     projects,
     spend_alerts,
+    workload_identity,
 )
 
 ROUTES = [
-    *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *groups.routes,
-    *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes, *hosted_tools.routes,
-    *audit_log.routes,
+    *projects.routes, *keys.routes, *workload_identity.routes, *members.routes, *member_roles.routes,
+    *groups.routes, *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes,
+    *hosted_tools.routes, *audit_log.routes,
 ]  # fmt: skip
 
 urls = [path(f"{route.below}{route.path}", route.as_view()) for route in ROUTES]

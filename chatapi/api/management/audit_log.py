@@ -25,6 +25,7 @@ from usage.database.time_limit import time_limit
 # OpenAI's words for our kinds of objects; others keep the name of their model.
 _KINDS = {
     "accounts.apikey": "api_key",
+    "accounts.federationrule": "workload_identity_federation_rule",
     "accounts.group": "group",
     "accounts.member": "user",
     "accounts.organization": "organization",
@@ -32,6 +33,7 @@ _KINDS = {
     "accounts.project": "project",
     "accounts.ratelimit": "rate_limit",
     "accounts.serviceaccount": "service_account",
+    "accounts.workloadidentityprovider": "workload_identity_provider",
     "usage.budgetlimit": "spend_limit",
     "usage.spendalert": "spend_alert",
 }
