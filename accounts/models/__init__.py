@@ -1,6 +1,7 @@
 """Tenants: organizations, projects, members, groups, API keys and rate limits."""
 
 from accounts.model_lists import validate_model_names
+from accounts.models.certificates import Certificate, CertificateProject
 from accounts.models.keys import APIKey, KeyScope, validate_scopes
 from accounts.models.organizations import (
     LIMITABLE_ROLES,
@@ -26,8 +27,8 @@ from accounts.models.placeholders import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "SHOWN_NAME", "APIKey", "EndUser", "Group",
-    "GroupMember", "GroupProject", "KeyScope", "Member", "Organization", "Project", "RateLimit", "Role",
-    "ServiceAccount", "is_placeholder", "placeholder_name", "shown_name", "validate_model_names",
-    "validate_scopes", "validate_time_zone",
+    "IS_PLACEHOLDER", "LIMITABLE_ROLES", "MAX_END_USER_CHARS", "SHOWN_NAME", "APIKey", "Certificate",
+    "CertificateProject", "EndUser", "Group", "GroupMember", "GroupProject", "KeyScope", "Member",
+    "Organization", "Project", "RateLimit", "Role", "ServiceAccount", "is_placeholder", "placeholder_name",
+    "shown_name", "validate_model_names", "validate_scopes", "validate_time_zone",
 ]  # fmt: skip
