@@ -3,6 +3,7 @@
 Each change locks the organization, so that bounds hold.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 MAX_CERTIFICATES = 50
+MAX_PROJECTS = 100
+_CHANGED = "This certificate was changed or removed just now. Look again."
 _NOT_RECEIVED = (
     "No proxy passes on client certificates to this service, so each request would be refused. Its operator "
     "has to set CHATAPI_CLIENT_CERTIFICATE_HEADER and CHATAPI_TRUSTED_PROXIES."
@@ -32,6 +35,7 @@ _NOT_RECEIVED = (
 
 def create(organization_id: int, content: str, name: str = "") -> Certificate:
     """Return the new row of a certificate in PEM, which is not active. Raises `ValidationError`."""
+    _check_name(name)
     found = _authority(content)
     row = Certificate(
         organization_id=organization_id,
@@ -47,15 +51,43 @@ def create(organization_id: int, content: str, name: str = "") -> Certificate:
             raise ValidationError({"certificate": "The organization has this certificate already."})
         if own.count() >= MAX_CERTIFICATES:
             raise ValidationError(f"An organization has at most {MAX_CERTIFICATES} certificates.")
-        _save(row)
+        row.save()
     return row
 
 
 def rename(row: Certificate, name: str) -> None:
     """Give the certificate another name, which may be empty. Raises `ValidationError`."""
+    _check_name(name)
     if row.name != name:
         row.name = name
-        _save(row)
+        row.save(update_fields=["name"])
+
+
+def change(
+    row: Certificate, name: str, *, is_active: bool, projects: Collection[Project], known: str | None = None
+) -> None:
+    """Give the certificate this name, and activate it for the whole organization, if that is wanted, and for
+    these projects only. Raises `ValidationError`, also if its `state` is not `known` any more.
+    """
+    organization_id = row.organization_id
+    with _locked(organization_id):
+        if not Certificate.objects.filter(pk=row.pk).exists() or known not in (None, state(row)):
+            raise ValidationError(_CHANGED)
+        rename(row, name)
+        before = set(row.projects.all())
+        for project in before.difference(projects):
+            deactivate(organization_id, [row], project)
+        for project in set(projects) - before:
+            activate(organization_id, [row], project)
+        if is_active != row.is_active:
+            (activate if is_active else deactivate)(organization_id, [row])
+
+
+def state(row: Certificate) -> str:
+    """Return a digest of the certificate's name and state as the database has them, to be compared."""
+    row.refresh_from_db()
+    projects = sorted(row.projects.values_list("pk", flat=True))
+    return hashlib.sha256(repr((row.name, row.is_active, projects)).encode()).hexdigest()
 
 
 def remove(row: Certificate) -> None:
@@ -66,11 +98,16 @@ def remove(row: Certificate) -> None:
         row.delete()
 
 
+def are_received() -> bool:
+    """Return whether the settings name proxies that pass on client certificates, and the header."""
+    return bool(settings.CLIENT_CERTIFICATE_HEADER and settings.TRUSTED_PROXIES)
+
+
 def activate(organization_id: int, rows: Collection[Certificate], project: Project | None = None) -> None:
     """Require client certificates of these authorities, for all keys of the organization or for those of the
     project. Rows that are active there stay so. Raises `ValidationError`.
     """
-    if not (settings.CLIENT_CERTIFICATE_HEADER and settings.TRUSTED_PROXIES):
+    if not are_received():
         raise ValidationError(_NOT_RECEIVED)
     now = timezone.now()
     with _locked(organization_id):
@@ -81,6 +118,8 @@ def activate(organization_id: int, rows: Collection[Certificate], project: Proje
                 Certificate.objects.filter(pk=row.pk).update(is_active=True)
             else:
                 CertificateProject.objects.create(certificate=row, project=project)
+                if row.projects.count() > MAX_PROJECTS:
+                    raise ValidationError(f"A certificate is active for at most {MAX_PROJECTS} projects.")
             recorder.record("activated", row, _changes(project, is_active=True))
 
 
@@ -118,13 +157,12 @@ def _locked(organization_id: int) -> Iterator[None]:
         yield
 
 
-def _save(row: Certificate) -> None:
-    if row.name:
-        try:
-            identifier(row.name)
-        except ValidationError as error:
-            raise ValidationError({"name": error.messages}) from None
-    row.save()
+def _check_name(name: str) -> None:
+    try:
+        if name:
+            identifier(name)
+    except ValidationError as error:
+        raise ValidationError({"name": error.messages}) from None
 
 
 def _authority(content: str) -> "x509.Certificate":

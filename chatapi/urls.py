@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import recorder
-from accounts.models import ServiceAccount
+from accounts.models import Certificate, ServiceAccount
 from chatapi.api import error_pages, management, metrics, openapi, organization, statements, views
 from chatapi.docs.views import front_page
 from chatapi.pages import admin_urls
@@ -31,7 +31,8 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount, SpendAlert, Payment, StripeCustomer])  # which have no page of the admin
+# Those that have no page of the admin.
+recorder.watch([Certificate, ServiceAccount, SpendAlert, Payment, StripeCustomer])
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [

@@ -78,7 +78,7 @@ def make(
     builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now + timedelta(days=days[0]))
     builder = builder.not_valid_after(now + timedelta(days=days[1]))
-    for name, value in found.items():
+    for kind, value in found.items():
         if value is not None:
-            builder = builder.add_extension(value, critical=name in {"basic", "key_usage"})
+            builder = builder.add_extension(value, critical=kind in {"basic", "key_usage"})
     return Made(builder.sign(signing, None if hasattr(key, "private_bytes_raw") else hashes.SHA256()), key)

@@ -282,7 +282,8 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
-    caller = await services.authenticate(exchange.sent_key, exchange.client_ip, exchange.sent_certificate)
+    caller = await services.authenticate(exchange.sent_key, exchange.client_ip)
+    caller.require_certificate(exchange.sent_certificate)
     exchange.set_caller(caller)
     with _arriving(exchange, caller, services):
         await services.turns.take(caller.organization_id, REQUEST_UNITS)

@@ -178,20 +178,16 @@ class Services:
             cls._instance.is_closing = True
             cls._instance.inboxes.wake_all()
 
-    async def authenticate(
-        self, sent_key: Callable[[], str], address: str, sent_certificate: Callable[[], str | None]
-    ) -> Caller:
+    async def authenticate(self, sent_key: Callable[[], str], address: str) -> Caller:
         """Return the owner of the key that `sent_key` returns.
 
-        Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` or `IPNotAllowed` for that IP, or
-        `CertificateRefused`.
+        Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` or `IPNotAllowed` for that IP.
         """
         with attempts.counted(address):
             key = sent_key()
             caller = await self.callers.authenticate(key, lambda key: self._look_up(key, address))
         # Behind the cache, whose callers may have come from another address.
         caller.require_ip(address)
-        caller.require_certificate(sent_certificate)
         return caller
 
     async def _look_up(self, key: str, address: str) -> Caller:

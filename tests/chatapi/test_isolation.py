@@ -18,14 +18,15 @@ from django.db.models import Model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from accounts import groups
+from accounts import certificates, groups
 from accounts.keys import create_key
-from accounts.models import APIKey, Group, Member, Organization, RateLimit, Role, ServiceAccount
+from accounts.models import APIKey, Certificate, Group, Member, Organization, RateLimit, Role, ServiceAccount
 from chatapi import identity
 from chatapi.asgi import application
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, join, run
+from tests.client_certificates import make
 from usage.models import BudgetLimit, Generation, SpendAlert
 
 CANARY = "Canary"
@@ -59,6 +60,7 @@ class Umbrella(NamedTuple):
     budget_limit: BudgetLimit
     spend_alert: SpendAlert
     group: Group
+    certificate: Certificate
 
     @property
     def rows(self) -> list[Model]:
@@ -80,6 +82,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "invite_id": lambda umbrella: (str(umbrella.invite.pk), NEVER),
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
     "group_id": lambda umbrella: (f"group_{umbrella.group.pk}", f"group_{NEVER}"),
+    "certificate_id": lambda umbrella: (f"cert_{umbrella.certificate.pk}", f"cert_{NEVER}"),
     "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
@@ -104,7 +107,10 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
         organization=organization, threshold_nanodollars=1, recipients=[], subject_prefix=CANARY
     )
     group = groups.create(organization.pk, f"{CANARY} group", [member], [person.project])
-    return Umbrella(person, member, invite, account, admin_key, run(person), limit, budget, alert, group)
+    certificate = certificates.create(organization.pk, make(CANARY).pem, f"{CANARY} authority")
+    return Umbrella(
+        person, member, invite, account, admin_key, run(person), limit, budget, alert, group, certificate
+    )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from django.urls import path
 
 from chatapi.api.management import (
     audit_log,
+    certificates,
     data_retention,
     groups,
     keys,
@@ -23,6 +24,7 @@ from chatapi.api.management import (
 ROUTES = [
     *projects.routes, *keys.routes, *members.routes, *member_roles.routes, *groups.routes,
     *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes, *audit_log.routes,
+    *certificates.routes,
 ]  # fmt: skip
 
 urls = [path(f"{route.below}{route.path}", route.as_view()) for route in ROUTES]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.allowed_ips import MOST_ENTRIES
+from accounts.client_certificates import MAX_BYTES
 from accounts.limits import HIGHEST
 from chatapi.api.management.pages import Limit, PageQuery, RowId
 from usage.models.spend_alerts import MAX_PREFIX_CHARS
@@ -26,6 +27,7 @@ RetentionType = Literal["zero_data_retention", "modified_abuse_monitoring"]
 # Without control characters: a line break would end the mail's header.
 SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PREFIX_CHARS}}}\Z")]
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
+CertificateId = Annotated[str, Meta(pattern=r"^cert_[0-9]{1,18}\Z")]
 GroupId = Annotated[str, Meta(pattern=r"^group_[0-9]{1,18}\Z")]
 LongLimit = Annotated[int, Meta(ge=1, le=1_000)]
 ProjectRole = Literal["owner", "member"]
@@ -226,6 +228,39 @@ class DataRetentionBody(Struct, frozen=True, kw_only=True):
     """Whether a project stores responses."""
 
     retention_type: RetentionType
+
+
+class CertificateListQuery(Struct, frozen=True, kw_only=True):
+    """A page of certificates, the newest first."""
+
+    after: CertificateId | None = None
+    limit: Limit = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+class CertificateQuery(Struct, frozen=True, kw_only=True):
+    """What to add to a certificate: `content`, its PEM."""
+
+    include: list[Literal["content"]] = []
+
+
+class CertificateBody(Struct, frozen=True, kw_only=True):
+    """A new certificate as PEM."""
+
+    certificate: Annotated[str, Meta(max_length=MAX_BYTES)]
+    name: Name | None = None
+
+
+class CertificateChange(Struct, frozen=True, kw_only=True):
+    """The new name of a certificate; without it, nothing changes."""
+
+    name: Name | None = None
+
+
+class CertificatesBody(Struct, frozen=True, kw_only=True):
+    """Certificates to activate, or to deactivate."""
+
+    certificate_ids: Annotated[list[CertificateId], Meta(min_length=1, max_length=10)]
 
 
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):
