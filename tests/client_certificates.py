@@ -1,19 +1,37 @@
 """Certificates of authorities and of clients, and the headers in which proxies pass them on."""
 
 import base64
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.installation import Installation
 
 HEADER = "client-cert"
 PROXY = "10.0.0.1"
+SETTINGS = """
+from django.conf import settings
+settings.CLIENT_CERTIFICATE_HEADER, settings.TRUSTED_PROXIES = "client-cert", ["127.0.0.1"]
+"""
+"""The settings of a service behind a proxy, for code in a shell without them."""
+_MAKE = """
+import json
+from accounts import certificates
+from accounts.keys import create_key, get_or_create_project
+project = get_or_create_project("Certified", "default")
+row = certificates.create(project.organization_id, {pem!r})
+certificates.activate(project.organization_id, [row], project)
+print(json.dumps(create_key(project, name="certified")[1]))
+"""
 _NO_USAGE = dict.fromkeys(
     (
         "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
@@ -33,6 +51,13 @@ class Made:
     @property
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the certificate and its key to files, and return curl's arguments that name them."""
+        key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / "client.pem").write_text(self.pem)
+        (folder / "client.key").write_bytes(key)
+        return ["--cert", str(folder / "client.pem"), "--key", str(folder / "client.key")]
 
     @property
     def header(self) -> str:
@@ -82,3 +107,8 @@ def make(
         if value is not None:
             builder = builder.add_extension(value, critical=kind in {"basic", "key_usage"})
     return Made(builder.sign(signing, None if hasattr(key, "private_bytes_raw") else hashes.SHA256()), key)
+
+
+def make_key(installation: Installation, authority: Made) -> str:
+    """Return a key of a new project for which the authority's certificate is active."""
+    return str(json.loads(installation.shell(SETTINGS + _MAKE.format(pem=authority.pem))))

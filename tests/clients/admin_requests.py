@@ -14,11 +14,9 @@ from openai.resources.admin.organization import organization as sdk
 from tests.installation import Installation
 
 ABSENT = (
-    "certificates",
     "data_retention.update",
     "external_keys",
     "external_storage",
-    "projects.certificates",
     "projects.hosted_tool_permissions",
     "projects.roles.create",
     "projects.roles.delete",
