@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.client_certificates import make
 from tests.clients.admin_requests import accept, arguments, named, offered, owner_of
 from tests.installation import ROOT, Installation
 
@@ -33,6 +34,7 @@ REFUSED = {
 OPERATORS = "spend_limit.update"
 """The request that only the operator of the service may make."""
 CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
+    ("certificates.create", "certificate"): ("garbage", openai.BadRequestError, "PEM"),
     ("invites.create", "projects"): (
         [{"id": "999999999", "role": "member"}],
         openai.NotFoundError,
@@ -78,6 +80,7 @@ class Managed:
             "project_id": project_id, "service_account_id": account.id, "user_id": member.id,
             "api_key_id": account.api_key.id, "rate_limit_id": "rl-*",
             "group_id": self.requests.groups.create(name="swept").id,
+            "certificate_id": self.requests.certificates.create(certificate=make("swept").pem).id,
         }  # fmt: skip
 
     def required(self, request: str) -> dict[str, Any]:
@@ -93,6 +96,8 @@ class Managed:
         """Return a value of the argument; names and addresses of people to invite are new ones."""
         if argument == "name":
             return f"swept {next(numbers)}"
+        if argument == "certificate":
+            return make("swept").pem
         if argument == "alert_id":
             return self.alert_id if request.startswith("spend") else self.project_alert_id
         if argument == "role_id" and request.startswith("projects"):
