@@ -17,6 +17,7 @@ from django.contrib.auth.models import User
 from django.db.models import Model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
+from pytest_django.fixtures import Settings
 
 from accounts import certificates, groups
 from accounts.keys import create_key
@@ -267,6 +268,18 @@ def test_no_route_answers_a_key_from_another_address(boss: Person, path: str, me
     response = ask(boss, method, put_in(path, dict.fromkeys(NAMES, NEVER)))
     assert response.status_code in {401, 405}
     assert response.status_code == 405 or response.json()["error"]["code"] == "ip_not_authorized"
+
+
+def test_no_route_answers_a_key_without_its_certificate(boss: Person, settings: Settings) -> None:
+    """The hot routes: test_client_certificates_end_to_end.py."""
+    settings.CLIENT_CERTIFICATE_HEADER, settings.TRUSTED_PROXIES = "client-cert", ["10.0.0.1"]
+    organization_id = boss.project.organization_id
+    row = certificates.create(organization_id, make("authority").pem)
+    certificates.activate(organization_id, [row])
+    for path, method in ((path, method) for path, _ in ROUTES for method in ("get", "post", "delete")):
+        response = ask(boss, method, put_in(path, dict.fromkeys(NAMES, NEVER)))
+        assert response.status_code in {401, 405}, path
+        assert response.status_code == 405 or response.json()["error"]["code"] == "certificate_required"
 
 
 @pytest.mark.parametrize("path", [path for path, _ in ROUTES if "organization" in path])
