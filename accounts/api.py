@@ -15,7 +15,7 @@ class APIKeyAuthentication(BaseAuthentication):
     def authenticate(self, request: Request) -> tuple[Caller, None]:
         """Return the caller; a malformed key costs no query.
 
-        Raises `NotAuthenticated`, `TwoKeys`, `TooManyFailedAttempts` or `IPNotAllowed`.
+        Raises `NotAuthenticated`, `TwoKeys`, `TooManyFailedAttempts`, `IPNotAllowed` or `CertificateRefused`.
         """
         ip = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip
         with attempts.counted(ip):
@@ -23,6 +23,7 @@ class APIKeyAuthentication(BaseAuthentication):
             with attempts.permitted(ip, key):
                 caller = look_up(key)
         caller.require_ip(ip)
+        caller.require_certificate(lambda: forwarding.client_certificate_of_meta(request.META))
         return caller, None
 
     def authenticate_header(self, request: Request) -> str:

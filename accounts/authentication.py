@@ -6,14 +6,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import allowed_ips, api_keys, end_users
+from accounts import allowed_ips, api_keys, client_certificates, end_users
 from accounts.errors import (
     IPNotAllowed,
     KeyMissing,
@@ -25,7 +25,10 @@ from accounts.errors import (
 from accounts.ip_addresses import Network, parsed
 from accounts.limits import Limit
 from accounts.model_lists import ModelsMode, list_allows
-from accounts.models import KeyScope, RateLimit
+from accounts.models import Certificate, CertificateProject, KeyScope, RateLimit
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 MAX_CACHED_CALLERS = 10_000
 
@@ -50,6 +53,8 @@ class Caller:
     """The models that its key may use; empty: all."""
     allowed_ips: tuple[Network, ...] = ()
     """The networks from which its key may be used; empty: all."""
+    certificates: "tuple[x509.Certificate, ...]" = ()
+    """The authorities of which one has to have issued the client's certificate; empty: it needs none."""
     models_mode: str = ModelsMode.ALL
     """Whether `listed_models` allows or forbids models (`ModelsMode`)."""
     listed_models: frozenset[str] = frozenset()
@@ -82,6 +87,14 @@ class Caller:
         if self.allowed_ips and not allowed_ips.allows(self.allowed_ips, ip):
             address = parsed(ip)
             raise IPNotAllowed(self.api_key_id, "" if address is None else str(address))
+
+    def require_certificate(self, sent: Callable[[], str | None]) -> None:
+        """Raise `CertificateRefused` unless the client has a certificate that its key needs, if any.
+
+        `sent` returns what `forwarding.client_certificate` does.
+        """
+        if self.certificates:
+            client_certificates.require(self.api_key_id, sent(), self.certificates)
 
     def require(self, scope: KeyScope) -> None:
         """Raise `PermissionDenied` unless its key has the scope."""
@@ -218,6 +231,7 @@ class _Row(NamedTuple):
     has_previous: bool | None
     is_limited: bool
     has_own_end_user_limits: bool
+    needs_certificate: bool
     refusal: str
     """Why the key is not valid now (`KeyRefusal`); empty if it is valid."""
 
@@ -235,6 +249,9 @@ _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previ
         WHERE r.organization_id = o.id OR r.project_id = p.id OR r.api_key_id = k.id),
     p.counts_end_users AND EXISTS (SELECT 1 FROM accounts_enduser AS u WHERE u.project_id = p.id
         AND u.id IN (SELECT end_user_id FROM accounts_ratelimit WHERE end_user_id IS NOT NULL)),
+    EXISTS (SELECT 1 FROM accounts_certificate AS c WHERE c.organization_id = o.id AND (c.is_active
+        OR EXISTS (SELECT 1 FROM accounts_certificateproject AS x
+            WHERE x.certificate_id = c.id AND x.project_id = p.id))),
     CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked_key' WHEN k.expires_at <= {now} THEN 'expired_key'
         WHEN NOT k.is_active THEN 'disabled_key' WHEN NOT p.is_active THEN 'archived_project'
         WHEN NOT o.is_active THEN 'inactive_organization' ELSE '' END
@@ -254,7 +271,7 @@ def _read(which: str, parameters: Sequence[str | int]) -> list[_Row]:
         return [_Row._make(row) for row in cursor.fetchall()]
 
 
-def _callers(rows: Iterable[_Row]) -> list[Caller]:
+def _callers(rows: Collection[_Row]) -> list[Caller]:
     limited = [row for row in rows if row.is_limited]
     owners = (
         Q(organization__in={row.organization_id for row in limited})
@@ -262,10 +279,30 @@ def _callers(rows: Iterable[_Row]) -> list[Caller]:
         | Q(api_key__in={row.id for row in limited})
     )
     limits = list(RateLimit.objects.filter(owners)) if limited else []
-    return [_caller(row, limits) for row in rows]
+    certificates = _certificates([row for row in rows if row.needs_certificate])
+    return [_caller(row, limits, certificates.get(row.id, ())) for row in rows]
 
 
-def _caller(row: _Row, limits: Iterable[RateLimit]) -> Caller:
+def _certificates(rows: Sequence[_Row]) -> "dict[int, tuple[x509.Certificate, ...]]":
+    """Return the active certificates by key: those of its organization and of its project."""
+    if not rows:
+        return {}
+    of_organizations = Certificate.objects.filter(
+        organization__in={row.organization_id for row in rows}, is_active=True
+    ).values_list("organization_id", "content")
+    of_projects = CertificateProject.objects.filter(project__in={row.project_id for row in rows})
+    active = [(("organization", owner), content) for owner, content in of_organizations]
+    for owner, content in of_projects.values_list("project_id", "certificate__content"):
+        active.append((("project", owner), content))
+    found = {}
+    for row in rows:
+        owners = ("organization", row.organization_id), ("project", row.project_id)
+        contents = sorted({content for owner, content in active if owner in owners})
+        found[row.id] = tuple(client_certificates.authority(each) for each in contents)
+    return found
+
+
+def _caller(row: _Row, limits: Iterable[RateLimit], certificates: "tuple[x509.Certificate, ...]") -> Caller:
     own = [
         each
         for each in limits
@@ -285,6 +322,7 @@ def _caller(row: _Row, limits: Iterable[RateLimit]) -> Caller:
         scopes=frozenset(json.loads(row.scopes)),
         allowed_models=frozenset(json.loads(row.allowed_models)),
         allowed_ips=allowed_ips.networks(json.loads(row.allowed_ips)),
+        certificates=certificates,
         models_mode=row.models_mode,
         listed_models=frozenset(json.loads(row.listed_models)),
         key_name=f"{row.name} ({api_keys.redacted(row.public, is_test=bool(row.is_test))})",

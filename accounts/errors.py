@@ -7,6 +7,7 @@ AccountsError
 ├── TwoKeys                  two headers hold different keys
 ├── TooManyFailedAttempts    the key is not looked up: too many wrong keys came from its IP
 ├── IPNotAllowed             the key is valid but may not be used from this IP
+├── CertificateRefused       the key is valid but needs another client certificate
 ├── SigningKeysUnavailable   the keys of a token's issuer can't be fetched now
 ├── PermissionDenied         the key is valid but may not do this
 ├── RateLimited              the key is valid but may not do this now
@@ -25,7 +26,7 @@ class AccountsError(Exception):
 
 
 class KeyRefusal(StrEnum):
-    """Why a key is refused. For the counts only: clients get the same refusal for all but the last two."""
+    """Why a key is refused. For the counts only: clients get the same refusal for all but the last three."""
 
     MISSING = "no_key"
     MALFORMED = "malformed_key"
@@ -38,6 +39,7 @@ class KeyRefusal(StrEnum):
     INACTIVE_ORGANIZATION = "inactive_organization"
     TOO_MANY_WRONG = "too_many_wrong_keys"
     IP_NOT_ALLOWED = "ip_not_authorized"
+    CERTIFICATE_REFUSED = "certificate_required"
 
 
 class NotAuthenticated(AccountsError):
@@ -92,6 +94,16 @@ class IPNotAllowed(AccountsError):
         """Store the key, and the IP that was seen; empty if none is known."""
         super().__init__(api_key_id, ip)
         self.api_key_id, self.ip = api_key_id, ip
+
+
+class CertificateRefused(AccountsError):
+    """The key is valid, but not without a client certificate of its organization or project, and there is no
+    such one. The text says why, for the client.
+    """
+
+    def __init__(self, api_key_id: int, reason: str) -> None:
+        super().__init__(reason)
+        self.api_key_id = api_key_id
 
 
 class PermissionDenied(AccountsError):

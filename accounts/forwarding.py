@@ -1,4 +1,4 @@
-"""Reads the client's IP, scheme and host from the headers of trusted proxies.
+"""Reads the client's IP, scheme, host and certificate from the headers of trusted proxies.
 
 Proxies send `X-Forwarded-For`, `-Proto` and `-Host`, or `Forwarded` (RFC 7239). Each proxy appends its values
 at the end; the client may have written all values before them. `Forwarded` counts only in a request
@@ -84,6 +84,20 @@ def client_ip(request: HttpRequest) -> str | None:
 def client_network(request: HttpRequest) -> str:
     """Return the client's network, by which attempts are counted: its IPv4 address or IPv6 /64."""
     return ip_addresses.network_of(of_meta(request.META, settings.TRUSTED_PROXIES).ip)
+
+
+def client_certificate(peer: str, sent: str) -> str | None:
+    """Return the header in which the nearest proxy passes on the client's certificate; empty if the client
+    has none. None if the peer is no trusted proxy, or no setting names the header: then anyone can have
+    written it.
+    """
+    is_proxys = settings.CLIENT_CERTIFICATE_HEADER and ip_addresses.is_trusted(peer, settings.TRUSTED_PROXIES)
+    return sent if is_proxys else None
+
+
+def client_certificate_of_meta(meta: Mapping[str, Any]) -> str | None:
+    name = f"HTTP_{settings.CLIENT_CERTIFICATE_HEADER.upper().replace('-', '_')}"
+    return client_certificate(meta.get("REMOTE_ADDR") or "", meta.get(name, ""))
 
 
 def _walk(peer: str, named: Sequence[str], trusted_proxies: Sequence[str]) -> tuple[str, int]:

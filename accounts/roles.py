@@ -45,6 +45,10 @@ _ADMIN = _MEMBER | {
     "accounts.add_ratelimit",
     "accounts.change_ratelimit",
     "accounts.delete_ratelimit",
+    "accounts.view_certificate",
+    "accounts.add_certificate",
+    "accounts.change_certificate",  # its name, and for which keys it is active
+    "accounts.delete_certificate",
     "usage.add_budgetlimit",
     "usage.change_budgetlimit",
     "usage.delete_budgetlimit",

@@ -10,9 +10,10 @@ from allauth.mfa.models import Authenticator
 from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 
 from accounts import groups, own_roles
-from accounts.models import APIKey, Member, OwnRole, Project, RateLimit, Role
+from accounts.models import APIKey, Certificate, Member, OwnRole, Project, RateLimit, Role
 from accounts.models import Group as MemberGroup
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import identity, response_store
@@ -109,6 +110,10 @@ def furnish(project: Project, owner: User) -> None:
     Group.objects.create(name="bench")
     own_roles.create(organization.pk, "bench", "", own_roles.with_choices(own_roles.CHOICES))
     groups.create(organization.pk, "bench", Member.objects.filter(user=owner), [project])
+    Certificate.objects.create(
+        organization=organization, name="bench", fingerprint="0" * 64, valid_at=timezone.now(),
+        expires_at=timezone.now(),
+    )  # fmt: skip
     Authenticator.objects.create(user=owner, type=Authenticator.Type.TOTP, data={})
     credit.grant(organization, 10**9, credit.Note("bench", "bench"))
     now, scope = database_now(), f"organization/{organization.pk}"
@@ -192,5 +197,6 @@ def _values(key: APIKey) -> dict[str, Any]:
         "deployment_id": first(Deployment), "endpoint_id": first(WebhookEndpoint, **of_organization),
         "domain_id": first(EmailDomain, **of_organization), "member_id": first(Member, **of_organization),
         "group_id": first(MemberGroup, **of_organization), "role_id": first(OwnRole, **of_organization),
+        "certificate_id": first(Certificate, **of_organization),
         "model": MODEL, "period": f"{database_now():%Y-%m}",
     }  # fmt: skip

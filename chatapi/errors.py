@@ -11,6 +11,7 @@ from django.core.exceptions import TooManyFieldsSent
 
 from accounts.authentication import KEY_HEADERS, KeyHeaders
 from accounts.errors import (
+    CertificateRefused,
     IPNotAllowed,
     KeyMissing,
     NotAuthenticated,
@@ -69,6 +70,12 @@ def _ip_not_allowed(error: IPNotAllowed) -> Failed:
         message = f"This API key may not be used from your IP address, {error.ip}. Send the request from an "
         message += "allowed address, or add yours to the allowed IP addresses of the key."
     return Failed(message, INVALID, "ip_not_authorized", status=401)
+
+
+def _certificate_refused(error: CertificateRefused) -> Failed:
+    """Return a 401 that says what is wrong with the certificate, for its owner has a valid key."""
+    message = "This API key needs a client certificate of its organization or project (mutual TLS), and "
+    return Failed(f"{message}{error}", INVALID, "certificate_required", status=401)
 
 
 def invalid_ticket() -> APIError:
@@ -276,6 +283,7 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
         400,
     ),
     IPNotAllowed: _ip_not_allowed,
+    CertificateRefused: _certificate_refused,
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),

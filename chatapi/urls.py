@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import recorder
-from accounts.models import FederationRule, ServiceAccount, WorkloadIdentityProvider
+from accounts.models import Certificate, FederationRule, ServiceAccount, WorkloadIdentityProvider
 from chatapi.api import (
     error_pages,
     management,
@@ -40,9 +40,12 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-# These have no page of the admin.
+# Those that have no page of the admin.
 recorder.watch(
-    [ServiceAccount, WorkloadIdentityProvider, FederationRule, SpendAlert, Payment, StripeCustomer]
+    [
+        *(Certificate, ServiceAccount, WorkloadIdentityProvider, FederationRule),
+        *(SpendAlert, Payment, StripeCustomer),
+    ]
 )
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 

@@ -22,6 +22,7 @@ import aiohttp
 import pytest
 
 from chatapi.worker.engines import Timeouts
+from tests import client_certificates
 from tests.installation import ROOT, Installation, free_port, wait_for
 from tests.proxies import (
     FOLDER,
@@ -52,6 +53,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with Installation(
         tmp_path_factory.mktemp("proxied"),
         CHATAPI_TRUSTED_PROXIES="127.0.0.1",
+        CHATAPI_CLIENT_CERTIFICATE_HEADER="client-cert",
         CHATAPI_ALLOWED_HOSTS=HOST,
         CHATAPI_SECURE_COOKIES="on",
     ) as service:
@@ -92,6 +94,32 @@ def test_a_stream_comes_through_a_proxy_as_it_is_generated(
     usage = json.loads(frames[-3].removeprefix("data: "))
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 30)
     assert frames[-2:] == ["data: [DONE]", f"HTTP/{version}"]
+
+
+@pytest.fixture(scope="module")
+def authority() -> client_certificates.Made:
+    return client_certificates.make("authority")
+
+
+@pytest.fixture(scope="module")
+def certified_key(service: Installation, authority: client_certificates.Made) -> str:
+    """Return a key that needs a client certificate of the authority."""
+    return client_certificates.make_key(service, authority)
+
+
+def test_a_proxy_passes_on_the_certificate_of_the_client(
+    proxy: int, certified_key: str, authority: client_certificates.Made, tmp_path: Path
+) -> None:
+    def said(*words: str) -> str:
+        return curl(proxy, "/v1/key", "-H", f"Authorization: Bearer {certified_key}", *words)
+
+    leaf, other = authority.issue(), client_certificates.make("authority").issue()
+    forged = ["-H", f"Client-Cert: {leaf.header}"]
+    for words in ([], forged, ["-H", "Client_Cert: x"]):
+        assert "none was sent" in said(*words)
+    for words in ([], forged):
+        assert json.loads(said(*leaf.write(tmp_path), *words))["object"] == "api_key"
+        assert "no active certificate that is valid now" in said(*other.write(tmp_path), *words)
 
 
 def chat(model: str, *, is_stream: bool = True) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from chatapi.wire.api_reference import Schema, new_answer
 _ERRORS = {
     400: "The request is malformed; `param` names the parameter.",
     401: "No valid API key. The answer is the same for every reason, unless a valid key may not be used from "
-    "the client's IP address (`ip_not_authorized`).",
+    "the client's IP address (`ip_not_authorized`), or not without another client certificate "
+    "(`certificate_required`).",
     402: "A budget, or the credit, has no room for what the request can cost.",
     403: "The API key may not do this: it lacks a scope (`permission_denied` says which), or may not use the "
     "model (`model_not_allowed`). Or a person stopped the request (`stopped_by_operator`).",

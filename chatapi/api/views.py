@@ -16,7 +16,13 @@ from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
-from accounts.errors import IPNotAllowed, NotAuthenticated, PermissionDenied, TooManyFailedAttempts
+from accounts.errors import (
+    CertificateRefused,
+    IPNotAllowed,
+    NotAuthenticated,
+    PermissionDenied,
+    TooManyFailedAttempts,
+)
 from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
@@ -47,7 +53,7 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
         return envelope(request, errors.unavailable("The service can't read its books right now."))
     if isinstance(error, MethodNotAllowed):
         error = errors.method_not_allowed(request.method, " or ".join(context["view"].allowed_methods))
-    if isinstance(error, NotAuthenticated | TooManyFailedAttempts | IPNotAllowed):
+    if isinstance(error, NotAuthenticated | TooManyFailedAttempts | IPNotAllowed | CertificateRefused):
         refused_requests.count_key_refusal(error)
     api_error = errors.from_exception(error)
     if api_error.failure.code == "internal_error":

@@ -22,6 +22,7 @@ E019  a variable of Stripe is wrong or missing, or its package is not installed
 E020  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
 E021  CHATAPI_PUBLIC_URL is not an origin, or is missing while visitors can choose the host of mailed links
 E022  CHATAPI_SIGN_UP needs mail to confirm addresses, or CHATAPI_SIGN_UP_DOMAINS is wrong or empty
+E023  CHATAPI_CLIENT_CERTIFICATE_HEADER is not a header's name, or names a header that carries a secret
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 

@@ -55,12 +55,23 @@ def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
 @checks.register(CHECK_TAG)
 def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the header of end users' names is valid, and has no key, which would be stored."""
-    name = settings.END_USER_HEADER
-    secret = {"authorization", "proxy-authorization", "cookie", *map(str.lower, all_key_headers())}
-    is_good = not name or (HEADER_NAME.fullmatch(name) and name not in secret)
-    wrong = [] if is_good else [name]
+    wrong = _wrong_header(settings.END_USER_HEADER)
     hint = "Use a name such as x-end-user, or leave it unset."
     return wrong_values("CHATAPI_END_USER_HEADER", wrong, "not a header for end users' names", hint, "E012")
+
+
+@checks.register(CHECK_TAG)
+def check_client_certificate_header(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that the header of clients' certificates is valid, and is none that says something else."""
+    wrong = _wrong_header(settings.CLIENT_CERTIFICATE_HEADER)
+    hint = "Use client-cert or another name that your proxies set, or leave it unset."
+    what = "not a header for clients' certificates"
+    return wrong_values("CHATAPI_CLIENT_CERTIFICATE_HEADER", wrong, what, hint, "E023")
+
+
+def _wrong_header(name: str) -> list[str]:
+    secret = {"authorization", "proxy-authorization", "cookie", *map(str.lower, all_key_headers())}
+    return [] if not name or (HEADER_NAME.fullmatch(name) and name not in secret) else [name]
 
 
 @checks.register(CHECK_TAG)

@@ -114,6 +114,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
         "newest_url": console.url("settings", **query) if after else "",
         "form": form,
         "sign_in_url": console.url("sign_in_settings") if console.may(ADMINISTER_SIGN_IN) else "",
+        "certificates_url": console.url("certificates") if console.may("accounts.view_certificate") else "",
         "may_change_projects": console.may("accounts.change_project"),
         "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
     }

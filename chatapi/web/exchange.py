@@ -121,6 +121,12 @@ class Exchange:
         """Return the client's IP address, behind any trusted proxies."""
         return forwarding.of_scope(self._connection.scope, settings.TRUSTED_PROXIES).ip
 
+    def sent_certificate(self) -> str | None:
+        """Return the client's certificate, as `forwarding.client_certificate` does."""
+        peer, _ = self._connection.scope.get("client") or ("", None)
+        name = settings.CLIENT_CERTIFICATE_HEADER.encode()
+        return forwarding.client_certificate(peer, self.request_headers.get(name, b"").decode("latin-1"))
+
     @property
     def route_arguments(self) -> dict[str, str | None]:
         """Return the named groups of the URL's pattern."""
@@ -277,6 +283,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
     caller = await services.authenticate(exchange.sent_key, exchange.client_ip)
+    caller.require_certificate(exchange.sent_certificate)
     exchange.set_caller(caller)
     with _arriving(exchange, caller, services):
         await services.turns.take(caller.organization_id, REQUEST_UNITS)

@@ -5,7 +5,13 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from accounts.errors import IPNotAllowed, NotAuthenticated, RateLimited, TooManyFailedAttempts
+from accounts.errors import (
+    CertificateRefused,
+    IPNotAllowed,
+    NotAuthenticated,
+    RateLimited,
+    TooManyFailedAttempts,
+)
 from chatapi import errors, identity
 from chatapi.delta_stream import StreamLost, StreamUnavailable
 from chatapi.fair_room import NoRoom
@@ -39,7 +45,7 @@ async def send_failure(exchange: Exchange, error: Exception) -> None:
     Some dialects answer an invalid request for a stream with a stream of status 200.
     """
     failure = to_failure(exchange, error)
-    if isinstance(error, NotAuthenticated | TooManyFailedAttempts | IPNotAllowed):
+    if isinstance(error, NotAuthenticated | TooManyFailedAttempts | IPNotAllowed | CertificateRefused):
         refused_requests.count_key_refusal(error)
     if not exchange.is_started:
         await _count_refusal(exchange, failure)

@@ -22,9 +22,11 @@ from django.template.response import SimpleTemplateResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from accounts import access, groups, roles
+from accounts import access, certificates, groups, roles
 from accounts.models import (
     APIKey,
+    Certificate,
+    CertificateProject,
     Group,
     GroupMember,
     GroupProject,
@@ -49,6 +51,7 @@ from chatapi.response_store import Content
 from tests.admin_pages import body, client_of
 from tests.cast import Person, admit, join, run
 from tests.chatapi.token_issuer import make_rule
+from tests.client_certificates import make
 from usage.database.clock import database_now
 from usage.models import (
     Budget,
@@ -487,7 +490,9 @@ class Managed:
         invite = Member.objects.create(organization=bob.project.organization, user=invited, role=Role.VIEWER)
         group = groups.create(bob.project.organization_id, "backend-group", projects=[bob.project])
         rule = make_rule(account)
+        certificate = certificates.create(bob.project.organization_id, make("backend").pem)
         self.ids = {
+            "certificate_id": f"cert_{certificate.pk}",
             "project_id": str(bob.project.pk),
             "api_key_id": str(bob.api_key.pk),
             "service_account_id": str(account.pk),
@@ -576,6 +581,8 @@ def everything() -> list[Any]:
         RateLimit,
         BudgetLimit,
         SpendAlert,
+        Certificate,
+        CertificateProject,
     ]
     return [list(model._default_manager.order_by("pk").values()) for model in models]
 

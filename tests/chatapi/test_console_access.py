@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts import groups, own_roles
+from accounts import certificates, groups, own_roles
 from accounts.models import Member, Organization, RateLimit, Role
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console.urls import _of_organization
@@ -25,6 +25,7 @@ from chatapi.notifications import webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import body, client_of
 from tests.cast import Person, join, run
+from tests.client_certificates import make
 from tests.fake_stripe import Stripe
 from usage.books import outbox
 from usage.books.outbox import NewEvent
@@ -102,6 +103,10 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "audit": ("owner", NOBODY),
     "settings": ("viewer", "owner"),
     "project_settings": ("admin", "admin"),
+    "certificates": ("admin", NOBODY),
+    "new_certificate": ("admin", "admin"),
+    "certificate": ("admin", "admin"),
+    "remove_certificate": (NOBODY, "admin"),
     "sign_in_settings": ("owner", "owner"),
     "remove_provider": (NOBODY, "owner"),
     "add_domain": ("owner", "owner"),
@@ -121,7 +126,7 @@ OF_A_ROW = (
     "remove_budget", "remove_alert", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
     "member_password", "change_domain", "remove_domain", "group", "remove_group", "own_role",
-    "remove_role",
+    "remove_role", "certificate", "remove_certificate",
 )  # fmt: skip
 
 
@@ -184,6 +189,10 @@ class House:
             own_roles.create(person.project.organization_id, "Finance", "", own_roles.with_choices(["usage"]))
             for person in (alice, charlie)
         )
+        self.certificate, self.their_certificate = (
+            certificates.create(person.project.organization_id, make(person.user.username).pem).pk
+            for person in (alice, charlie)
+        )
         self.delivery, self.their_delivery = (delivery_of(person) for person in (alice, charlie))
 
     def path(self, name: str, *, of: str = "acme") -> str:
@@ -201,6 +210,7 @@ class House:
             ),
             "unknown": ("gen_" + "0" * 32, *[999_999_999] * 9),
         }[of]  # fmt: skip
+        certificate = {"acme": self.certificate, "others": self.their_certificate}.get(of, 999_999_999)
         delivery = {"acme": self.delivery, "others": self.their_delivery}.get(of)
         webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
         if name == "replay_webhook":
@@ -223,6 +233,7 @@ class House:
         rows |= {"project_settings": project, "change_domain": domain, "remove_domain": domain}
         rows |= {"remove_alert": alert, "group": group, "remove_group": group}
         rows |= {"own_role": role, "remove_role": role}
+        rows |= {"certificate": certificate, "remove_certificate": certificate}
         rows["member_password"] = Member.objects.get(user=self.active.user).pk if of == "acme" else member
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])

@@ -14,12 +14,16 @@ from django.db import connection
 from pytest_django.fixtures import Settings
 from redis import Redis
 
-from chatapi.doctor import configuration, served_models, stores
+from accounts import certificates
+from accounts.models import Certificate
+from chatapi.doctor import client_certificates, configuration, served_models, stores
 from chatapi.doctor.finding import Finding, Level
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages import deployment_pages
 from chatapi.worker import deployments
+from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
+from tests.client_certificates import make
 from tests.installation import Installation
 from usage.books import prices
 
@@ -416,3 +420,28 @@ def test_the_help_says_what_a_tired_operator_asks(capsys: pytest.CaptureFixture[
     text = " ".join(capsys.readouterr().out.split())
     for answer in ("It changes nothing", "says what to do", "Exits with 1 if anything is WRONG", "one token"):
         assert answer in text
+
+
+# ---- client certificates
+
+
+def test_active_certificates_are_checked(alice: Person, settings: Settings) -> None:
+    check = client_certificates.check_client_certificates
+    settings.CLIENT_CERTIFICATE_HEADER, settings.TRUSTED_PROXIES = "client-cert", ["10.0.0.1"]
+    organization_id = alice.project.organization_id
+    soon, later = (
+        certificates.create(organization_id, make("authority", days=(-9, days)).pem, str(days))
+        for days in (9, 90)
+    )
+    assert list(check()) == []
+    certificates.activate(organization_id, [soon, later], alice.project)
+    certificates.activate(organization_id, [soon])
+    (found,) = not_ok(check())
+    assert found == (
+        "warning",
+        f"Acme / 9 expires on {soon.expires_at:%Y-%m-%d}; then requests that need it are refused.",
+    )
+    Certificate.objects.filter(pk=soon.pk).update(expires_at=soon.valid_at)
+    assert "Acme / 9 has expired" in not_ok(check())[0][1]
+    settings.CLIENT_CERTIFICATE_HEADER = ""
+    assert not_ok(check())[0][0] == "WRONG"

@@ -17,11 +17,13 @@ from django.contrib.auth.models import User
 from django.db.models import Model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
+from pytest_django.fixtures import Settings
 
-from accounts import groups
+from accounts import certificates, groups
 from accounts.keys import create_key
 from accounts.models import (
     APIKey,
+    Certificate,
     FederationRule,
     Group,
     Member,
@@ -36,6 +38,7 @@ from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, join, run
 from tests.chatapi.token_issuer import make_rule
+from tests.client_certificates import make
 from usage.models import BudgetLimit, Generation, SpendAlert
 
 CANARY = "Canary"
@@ -70,6 +73,7 @@ class Umbrella(NamedTuple):
     spend_alert: SpendAlert
     group: Group
     federation_rule: FederationRule
+    certificate: Certificate
 
     @property
     def rows(self) -> list[Model]:
@@ -91,6 +95,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "invite_id": lambda umbrella: (str(umbrella.invite.pk), NEVER),
     "key_id": lambda umbrella: (str(umbrella.admin_key.pk), NEVER),
     "group_id": lambda umbrella: (f"group_{umbrella.group.pk}", f"group_{NEVER}"),
+    "certificate_id": lambda umbrella: (f"cert_{umbrella.certificate.pk}", f"cert_{NEVER}"),
     "spend_alert_id": lambda umbrella: (str(umbrella.spend_alert.pk), NEVER),
     "workload_identity_provider_id": lambda umbrella: (str(umbrella.federation_rule.provider_id), NEVER),
     "workload_identity_federation_rule_id": lambda umbrella: (str(umbrella.federation_rule.pk), NEVER),
@@ -118,9 +123,9 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
     )
     group = groups.create(organization.pk, f"{CANARY} group", [member], [person.project])
     rule = make_rule(account, CANARY)
-    return Umbrella(
-        person, member, invite, account, admin_key, run(person), limit, budget, alert, group, rule
-    )
+    certificate = certificates.create(organization.pk, make(CANARY).pem, f"{CANARY} authority")
+    rows = (run(person), limit, budget, alert, group, rule, certificate)
+    return Umbrella(person, member, invite, account, admin_key, *rows)
 
 
 @pytest.fixture
@@ -277,6 +282,18 @@ def test_no_route_answers_a_key_from_another_address(boss: Person, path: str, me
     response = ask(boss, method, put_in(path, dict.fromkeys(NAMES, NEVER)))
     assert response.status_code in {401, 405}
     assert response.status_code == 405 or response.json()["error"]["code"] == "ip_not_authorized"
+
+
+def test_no_route_answers_a_key_without_its_certificate(boss: Person, settings: Settings) -> None:
+    """The hot routes: test_client_certificates_end_to_end.py."""
+    settings.CLIENT_CERTIFICATE_HEADER, settings.TRUSTED_PROXIES = "client-cert", ["10.0.0.1"]
+    organization_id = boss.project.organization_id
+    row = certificates.create(organization_id, make("authority").pem)
+    certificates.activate(organization_id, [row])
+    for path, method in ((path, method) for path, _ in ROUTES for method in ("get", "post", "delete")):
+        response = ask(boss, method, put_in(path, dict.fromkeys(NAMES, NEVER)))
+        assert response.status_code in {401, 405}, path
+        assert response.status_code == 405 or response.json()["error"]["code"] == "certificate_required"
 
 
 @pytest.mark.parametrize("path", [path for path, _ in ROUTES if "organization" in path])

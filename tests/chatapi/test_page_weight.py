@@ -20,9 +20,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts import groups, keys, memberships
+from accounts import certificates, groups, keys, memberships
 from accounts.models import (
     APIKey,
+    Certificate,
+    CertificateProject,
     Group,
     GroupMember,
     GroupProject,
@@ -158,6 +160,7 @@ def fill(acme: Organization, alice: Person) -> None:
         user = User.objects.create(username=f"member {number} ".ljust(100, "x"), email="m@example.com")
         Member.objects.create(organization=acme, user=user, role=Role.MEMBER)
     make_groups(acme)
+    make_certificates(acme)
     run(alice)
     repeat(run(alice, outcome=Outcome.FAILED), hours)
     for _ in range(100):
@@ -182,6 +185,22 @@ def make_groups(acme: Organization) -> None:
         GroupProject(group=g, project=each) for g, some in given for each in some
     )
     Member.objects.filter(pk__in=[row.pk for row in people[:45]]).update(is_limited=True)
+
+
+def make_certificates(acme: Organization) -> None:
+    """Make as many certificates as there may be, each active for the most projects."""
+    now = timezone.now()
+    rows = Certificate.objects.bulk_create(
+        Certificate(
+            organization=acme, name=f"certificate {number} ".ljust(100, "x"), fingerprint=f"{number:064}",
+            valid_at=now, expires_at=now,
+        )
+        for number in range(certificates.MAX_CERTIFICATES)
+    )  # fmt: skip
+    projects = Project.objects.filter(organization=acme).order_by("-name")[: certificates.MAX_PROJECTS]
+    CertificateProject.objects.bulk_create(
+        CertificateProject(certificate=row, project=each) for row, each in product(rows, projects)
+    )
 
 
 def repeat(failed: Generation, hours: Sequence[datetime]) -> None:

@@ -208,6 +208,12 @@ def test_the_header_of_end_users_must_be_one_without_a_secret(settings: Settings
     assert ids() == ["chatapi.E012"]
 
 
+@pytest.mark.parametrize("name", ["client cert", "cookie", "x-api-key", "cert:"])
+def test_the_header_of_certificates_must_be_one_without_a_secret(settings: Settings, name: str) -> None:
+    settings.CLIENT_CERTIFICATE_HEADER = name
+    assert ids() == ["chatapi.E023"]
+
+
 @pytest.mark.parametrize(
     "origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"]
 )

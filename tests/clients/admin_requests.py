@@ -14,10 +14,8 @@ from openai.resources.admin.organization import organization as sdk
 from tests.installation import Installation
 
 ABSENT = (
-    "certificates",
     "external_keys",
     "external_storage",
-    "projects.certificates",
     "projects.roles.create",
     "projects.roles.delete",
     "projects.roles.update",

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import organization as sdk
 
+from tests import client_certificates
 from tests.clients.admin_requests import (
     ABSENT,
     accept,
@@ -70,6 +71,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     add_people(organization, project.id, installation)
     make_admin_keys(organization.admin_api_keys)
     keep_responses(organization, project.id)
+    set_certificates(admin, made, project.id, installation)
     host_no_tools(projects.hosted_tool_permissions, project.id)
     archived = projects.archive(project.id)
     assert archived.status == "archived"
@@ -79,7 +81,7 @@ def test_every_call(admin: OpenAI, installation: Installation) -> None:
     read_the_log(organization.audit_logs, project.id)
     read_usage(organization.usage)
     assert made == offered()
-    assert len(made) == 115
+    assert len(made) == 125
 
 
 def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
@@ -160,6 +162,40 @@ def keep_responses(organization: Any, project_id: str) -> None:
         assert of_all.update(retention_type=wanted).type == of_all.retrieve().type == wanted
     with pytest.raises(openai.BadRequestError, match="Supported values are: '"):
         of_project.update(project_id, retention_type="organization_default")
+
+
+def set_certificates(admin: OpenAI, made: set[str], project_id: str, installation: Installation) -> None:
+    """Manage certificates through a proxy that passes on those of clients."""
+    authority = client_certificates.make("authority")
+    proxied = {"CHATAPI_TRUSTED_PROXIES": "127.0.0.1", "CHATAPI_CLIENT_CERTIFICATE_HEADER": "client-cert"}
+    with installation.another_web(**proxied) as web:
+        url, header = f"{web.url}/v1", {"client-cert": authority.issue().header}
+        organization = Recorded(admin.with_options(base_url=url).admin.organization, made)
+        certified = Recorded(
+            admin.with_options(base_url=url, default_headers=header).admin.organization, made
+        )
+        certificates = certified.certificates
+        first, second = (
+            certificates.create(certificate=each.pem, name=name)
+            for name, each in (("first", authority), ("second", client_certificates.make("other")))
+        )
+        assert (
+            certificates.retrieve(first.id, include=["content"]).certificate_details.content == authority.pem
+        )
+        assert certificates.update(second.id, name="third").name == "third"
+        assert [each.name for each in certificates.list(limit=1, order="asc")] == ["first", "third"]
+        with pytest.raises(openai.BadRequestError, match="none was sent"):
+            organization.certificates.activate(certificate_ids=[first.id])
+        assert [each.active for each in certificates.activate(certificate_ids=[first.id])] == [True]
+        with pytest.raises(openai.AuthenticationError, match="client certificate"):
+            organization.certificates.list()
+        assert [each.active for each in certificates.deactivate(certificate_ids=[first.id])] == [False]
+        of_project = certified.projects.certificates
+        for change, is_active in ((of_project.activate, True), (of_project.deactivate, False)):
+            assert [each.active for each in change(project_id, certificate_ids=[second.id])] == [is_active]
+            shown = {each.name: each.active for each in of_project.list(project_id, order="asc")}
+            assert shown == {"first": False, "third": is_active}
+        assert certificates.delete(first.id).object == "certificate.deleted"
 
 
 def add_people(organization: Any, project_id: str, installation: Installation) -> None:

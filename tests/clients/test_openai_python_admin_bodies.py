@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.client_certificates import make
 from tests.clients.admin_requests import accept, arguments, named, offered, owner_of
 from tests.installation import ROOT, Installation
 
@@ -33,6 +34,7 @@ REFUSED = {
 OPERATORS = "spend_limit.update"
 """The request that only the operator of the service may make."""
 CHECKED: dict[tuple[str, str], tuple[Any, type[openai.APIStatusError], str]] = {
+    ("certificates.create", "certificate"): ("garbage", openai.BadRequestError, "PEM"),
     ("invites.create", "projects"): (
         [{"id": "999999999", "role": "member"}],
         openai.NotFoundError,
@@ -64,7 +66,7 @@ SENT: dict[str, Any] = {
     "residency": "EU_STORAGE_PROCESSING", "retention_type": "modified_abuse_monitoring", "role": "member",
     "role_id": "role_member", "scopes": ["completions"], "technical_level": "expert",
     "threshold_amount": 5_000, "attribute_matchers": {"sub": "job", "run": 7}, "audience": "https://chat",
-    "description": "Builds.", "enabled": False, "issuer": "https://issuer.example.com", "type": "oidc",
+    "attribute_transformations": [], "enabled": False, "issuer": "https://issuer.example.com", "type": "oidc",
     "verification": {"type": "discovery", "discovery_url": "https://keys.example.com/description"},
     "code_interpreter": NOT_ENABLED, "file_search": NOT_ENABLED, "image_generation": NOT_ENABLED,
     "mcp": NOT_ENABLED, "web_search": NOT_ENABLED,
@@ -93,6 +95,7 @@ class Managed:
             "project_id": project_id, "service_account_id": account.id, "user_id": member.id,
             "api_key_id": account.api_key.id, "rate_limit_id": "rl-*",
             "group_id": self.requests.groups.create(name="swept").id,
+            "certificate_id": self.requests.certificates.create(certificate=make("swept").pem).id,
         }  # fmt: skip
         sent = SENT["permissions"]
         self.role_id = self.requests.roles.create(role_name="swept", permissions=sent).id
@@ -122,21 +125,25 @@ class Managed:
         """Return a value of the argument; names and addresses of people to invite are new ones."""
         if argument in ("name", "role_name"):
             return f"swept {next(numbers)}"
-        if (request, argument) == ("roles.update", "role_id"):
-            return self.role_id
-        if argument == "alert_id":
-            return self.alert_id if request.startswith("spend") else self.project_alert_id
-        if argument == "attribute_transformations":
-            return []
-        if argument == "permissions" and "federation_rules" in request:
-            return {"type": "restricted", "scopes": ["models"]}
-        if argument == "role_id" and request.startswith("projects"):
-            return "role_project_member"
+        if argument == "certificate":
+            return make("swept").pem
         if request == "invites.create":
             project = {"id": self.places["project_id"], "role": "member"}
             of_guest = {"email": f"guest{next(numbers)}@example.com", "role": "reader", "projects": [project]}
             return of_guest[argument]
-        return self.places.get(argument) or SENT[argument]
+        area, _, action = request.rpartition(".")
+        own = {
+            ("spend_alerts", "alert_id"): self.alert_id,
+            ("projects.spend_alerts", "alert_id"): self.project_alert_id,
+            ("roles", "role_id"): self.role_id if action == "update" else None,
+            ("workload_identity_providers.federation_rules", "permissions"): {
+                "type": "restricted",
+                "scopes": ["models"],
+            },
+        }.get((area, argument))
+        if own is None and argument == "role_id" and area.startswith("projects"):
+            return "role_project_member"
+        return own or self.places.get(argument, SENT.get(argument))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 from django.db.models import Q, Sum
 
-from accounts.errors import IPNotAllowed, KeyRefusal, NotAuthenticated, TooManyFailedAttempts
+from accounts.errors import (
+    CertificateRefused,
+    IPNotAllowed,
+    KeyRefusal,
+    NotAuthenticated,
+    TooManyFailedAttempts,
+)
 from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
 from usage.database.replica import report
@@ -67,11 +73,15 @@ class RefusedRequestCounter:
                     return  # the database has been away for long, and memory is bounded
             self._counts[refusal] += requests
 
-    def count_key_refusal(self, error: NotAuthenticated | TooManyFailedAttempts | IPNotAllowed) -> None:
+    def count_key_refusal(
+        self, error: NotAuthenticated | TooManyFailedAttempts | IPNotAllowed | CertificateRefused
+    ) -> None:
         if isinstance(error, NotAuthenticated):
             self.count(Refusal(error.api_key_id or NO_KEY, 401, error.reason))
         elif isinstance(error, IPNotAllowed):
             self.count(Refusal(error.api_key_id, 401, KeyRefusal.IP_NOT_ALLOWED))
+        elif isinstance(error, CertificateRefused):
+            self.count(Refusal(error.api_key_id, 401, KeyRefusal.CERTIFICATE_REFUSED))
         else:
             self.count(Refusal(NO_KEY, 429, KeyRefusal.TOO_MANY_WRONG))
 

@@ -9,6 +9,7 @@ from django.urls import path
 
 from chatapi.api.management import (
     audit_log,
+    certificates,
     data_retention,
     groups,
     hosted_tools,
@@ -25,7 +26,7 @@ from chatapi.api.management import (
 ROUTES = [
     *projects.routes, *keys.routes, *workload_identity.routes, *members.routes, *member_roles.routes,
     *groups.routes, *project_roles.routes, *limits.routes, *spend_alerts.routes, *data_retention.routes,
-    *hosted_tools.routes, *audit_log.routes,
+    *hosted_tools.routes, *certificates.routes, *audit_log.routes,
 ]  # fmt: skip
 
 urls = [path(f"{route.below}{route.path}", route.as_view()) for route in ROUTES]

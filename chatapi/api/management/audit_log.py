@@ -25,6 +25,7 @@ from usage.database.time_limit import time_limit
 # OpenAI's words for our kinds of objects; others keep the name of their model.
 _KINDS = {
     "accounts.apikey": "api_key",
+    "accounts.certificate": "certificate",
     "accounts.federationrule": "workload_identity_federation_rule",
     "accounts.group": "group",
     "accounts.member": "user",
@@ -37,9 +38,13 @@ _KINDS = {
     "usage.budgetlimit": "spend_limit",
     "usage.spendalert": "spend_alert",
 }
+# What the ids of these objects begin with in the management API.
+_PREFIXES = {
+    "accounts.certificate": "cert_",
+    "accounts.group": "group_",
+    "accounts.ownrole": "role_",
+}
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
-# The ids of these objects are their kind and a number, such as group_7.
-_PREFIXED = ("group", "role")
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
 _ACTION_OF = {word: action for action, word in _ACTIONS.items()}
 # The events that OpenAI names by another verb than their action.
@@ -52,10 +57,16 @@ _IS_ARCHIVING = Q(
     changes__has_key="is_active",
     changes__is_active=[True, False],
 )
+# Without the "s", as their action makes them, no entry is shown.
+_ACTIVATIONS = {f"certificate.{act}": f"certificates.{act}" for act in ("activated", "deactivated")}
 _SPECIAL = {
     _ADDED: Q(object_type="accounts.member", action="created"),
     _REVOKED: _IS_REVOCATION,
     _ARCHIVED: _IS_ARCHIVING,
+    **{
+        shown: Q(object_type="accounts.certificate", action=found.partition(".")[2])
+        for found, shown in _ACTIVATIONS.items()
+    },
 }
 # Entries show whole seconds, so `gt=10` means `at >= 11`: the lookup, and the seconds to add.
 _BOUNDS = {"gt": ("gte", 1), "gte": ("gte", 0), "lt": ("lt", 0), "lte": ("lt", 1)}
@@ -111,15 +122,14 @@ def _matching(query: Any, members: QuerySet[Member]) -> Q:
     if query.actor_ids is not None:
         found &= Q(actor_id__in=query.actor_ids) | Q(actor_key_id__in=query.actor_ids)
     if query.actor_emails is not None:
-        named = memberships.with_emails(members, query.actor_emails)
-        found &= Q(actor_id__in=named.values("user"))
+        acting = memberships.with_emails(members, query.actor_emails)
+        found &= Q(actor_id__in=acting.values("user"))
     if query.resource_ids is not None:
-        of_objects = Q(object_id__in=query.resource_ids)
-        for kind in _PREFIXED:
-            start = f"{kind}_"
-            ids = [each.removeprefix(start) for each in query.resource_ids if each.startswith(start)]
-            of_objects |= Q(object_type=_OBJECT_TYPES[kind], object_id__in=ids)
-        found &= of_objects
+        named = Q(object_id__in=query.resource_ids)
+        for object_type, prefix in _PREFIXES.items():
+            ids = [each.removeprefix(prefix) for each in query.resource_ids if each.startswith(prefix)]
+            named |= Q(object_type=object_type, object_id__in=ids)
+        found &= named
     return found if query.project_ids is None else found & _of_projects(query.project_ids)
 
 
@@ -132,7 +142,7 @@ def _of_type(event_type: str) -> Q:
         refuse("expected types such as 'project.created'.", "event_types")
     # No entry is shown with these: `changed` is shown as "updated", a label of `_KINDS` as OpenAI's word, and
     # `user.created` as `user.added`.
-    if act == "changed" or kind in _KINDS or event_type == "user.created":
+    if act == "changed" or kind in _KINDS or event_type in {"user.created", *_ACTIVATIONS}:
         return Q(pk__in=[])
     action = _ACTION_OF.get(act, act.replace("_", " "))
     same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action=action)
@@ -180,7 +190,7 @@ def _type(entry: AuditEntry) -> str:
         return _REVOKED
     if found == "project.updated" and entry.changes.get("is_active") == [True, False]:
         return _ARCHIVED
-    return _ADDED if found == "user.created" else found
+    return _ADDED if found == "user.created" else _ACTIVATIONS.get(found, found)
 
 
 def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
@@ -196,8 +206,7 @@ def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
 
 def _details(entry: AuditEntry) -> dict[str, Any]:
     """Return the object's id, and its new values if it was created or changed."""
-    kind = _KINDS.get(entry.object_type)
-    row_id = f"{kind}_{entry.object_id}" if kind in _PREFIXED else entry.object_id
+    row_id = f"{_PREFIXES.get(entry.object_type, '')}{entry.object_id}"
     found: dict[str, Any] = {"id": row_id, "name": entry.object_name}
     new_values = {name: after for name, (_, after) in entry.changes.items()}
     match entry.action:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.allowed_ips import MOST_ENTRIES
+from accounts.client_certificates import MAX_BYTES
 from accounts.limits import HIGHEST
 from accounts.models import MAX_DESCRIPTION_CHARS
 from chatapi.api.management.pages import Limit, PageQuery, RowId
@@ -29,6 +30,7 @@ SubjectPrefix = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_PR
 RoleId = Annotated[str, Meta(min_length=1, max_length=100)]
 RoleDescription = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f-\x9f]{{0,{MAX_DESCRIPTION_CHARS}}}\Z")]
 Permissions = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
+CertificateId = Annotated[str, Meta(pattern=r"^cert_[0-9]{1,18}\Z")]
 GroupId = Annotated[str, Meta(pattern=r"^group_[0-9]{1,18}\Z")]
 LongLimit = Annotated[int, Meta(ge=1, le=1_000)]
 ProjectRole = Literal["owner", "member"]
@@ -261,6 +263,39 @@ class HostedToolPermissionsBody(Struct, frozen=True, kw_only=True):
     image_generation: HostedToolPermission | None = None
     mcp: HostedToolPermission | None = None
     web_search: HostedToolPermission | None = None
+
+
+class CertificateListQuery(Struct, frozen=True, kw_only=True):
+    """A page of certificates, the newest first."""
+
+    after: CertificateId | None = None
+    limit: Limit = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+class CertificateQuery(Struct, frozen=True, kw_only=True):
+    """What to add to a certificate: `content`, its PEM."""
+
+    include: list[Literal["content"]] = []
+
+
+class CertificateBody(Struct, frozen=True, kw_only=True):
+    """A new certificate as PEM."""
+
+    certificate: Annotated[str, Meta(max_length=MAX_BYTES)]
+    name: Name | None = None
+
+
+class CertificateChange(Struct, frozen=True, kw_only=True):
+    """The new name of a certificate; without it, nothing changes."""
+
+    name: Name | None = None
+
+
+class CertificatesBody(Struct, frozen=True, kw_only=True):
+    """Certificates to activate, or to deactivate."""
+
+    certificate_ids: Annotated[list[CertificateId], Meta(min_length=1, max_length=10)]
 
 
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):

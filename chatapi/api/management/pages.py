@@ -51,13 +51,14 @@ def page_of_rows(
 ) -> Page[Item]:
     """Return a page of these rows, the oldest first. `shown` converts rows to items, `id_column` has the ids.
 
-    The cursors are ids. A cursor stays valid after its row was deleted.
+    A cursor ends with an id. It stays valid after its row was deleted.
     """
     before = getattr(query, "before", None)
     is_backwards = before is not None and query.after is None
     for cursor, is_low in ((query.after, not newest_first), (before, newest_first)):
         if cursor is not None:
-            rows = rows.filter(**{f"{id_column}__{'gt' if is_low else 'lt'}": int(cursor)})
+            number = int(cursor.rpartition("_")[2])
+            rows = rows.filter(**{f"{id_column}__{'gt' if is_low else 'lt'}": number})
     # One row more than is shown tells whether there is another page.
     order = f"-{id_column}" if newest_first != is_backwards else id_column
     found = list(rows.order_by(order)[: query.limit + 1])

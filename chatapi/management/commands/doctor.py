@@ -11,7 +11,15 @@ from redis.exceptions import RedisError
 
 from chatapi.checks.urls import check_redis_urls
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.doctor import configuration, failed_statements, notifications, payment, served_models, stores
+from chatapi.doctor import (
+    client_certificates,
+    configuration,
+    failed_statements,
+    notifications,
+    payment,
+    served_models,
+    stores,
+)
 from chatapi.doctor.finding import Finding, Level, wrong
 from chatapi.serving.preflight import CannotStart
 
@@ -21,11 +29,12 @@ SUBJECT_WIDTH = 13
 class Command(BaseCommand):
     help = (
         "Check everything that the service needs: settings, database, migrations, Redis, clocks, processes, "
-        "mail, webhooks, usage for Stripe, statements, prices, proxies and upstreams. It changes nothing and "
-        "sends no mail. Each line is ok, a warning (the service runs, but not as it should) or WRONG "
-        "(requests fail, or books or secrets are at risk), and the next line says what to do. Exits with 1 "
-        "if anything is WRONG, else with 0. Run it with the environment of a worker, because only workers "
-        "have the keys of upstreams: with compose, `docker compose exec worker python manage.py doctor`."
+        "mail, webhooks, usage for Stripe, statements, certificates, prices, proxies and upstreams. It "
+        "changes nothing and sends no mail. Each line is ok, a warning (the service runs, but not as it "
+        "should) or WRONG (requests fail, or books or secrets are at risk), and the next line says what to "
+        "do. Exits with 1 if anything is WRONG, else with 0. Run it with the environment of a worker, "
+        "because only workers have the keys of upstreams: with compose, `docker compose exec worker python "
+        "manage.py doctor`."
     )
     requires_system_checks = []  # it reports them itself
 
@@ -77,6 +86,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
         yield from _explained("database", notifications.check_alerts)
         yield from _explained("database", payment.check_reported_usage)
         yield from _explained("database", failed_statements.check_statements)
+        yield from _explained("database", client_certificates.check_client_certificates)
         yield from _explained("database", served_models.check_catalog)
         yield from _explained("database", served_models.check_deployments)
         if has_redis:
