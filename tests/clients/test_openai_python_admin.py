@@ -467,7 +467,7 @@ def test_the_guide_names_what_is_not_here() -> None:
 
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/docs"):
-        admin.admin.organization.certificates.list()
+        admin.admin.organization.external_keys.list()
     with pytest.raises(openai.APIStatusError) as refused:
         admin.admin.organization.projects.roles.create("1", role_name="auditor", permissions=[])
     assert refused.value.status_code == 405
