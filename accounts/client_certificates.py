@@ -29,8 +29,9 @@ _LEAST_RSA_BITS: Final = 2_048
 _CURVES: Final = {"secp256r1", "secp384r1", "secp521r1"}
 _VERIFIED_S: Final = 60
 _MAX_VERIFIED: Final = 10_000
-# A header without a certificate; the second one is RFC 9440's form of nothing, which a Caddyfile writes.
-_NOTHING: Final = ("", "::")
+# Headers without a certificate: none, an empty one in RFC 9440's form, and that of Caddy, which leaves a
+# placeholder without a value as it is.
+_NOTHING: Final = ("", "::", ":{http.request.tls.client.certificate_der_base64}:")
 _NOT_RECEIVED = (
     "this request did not come through a proxy that passes on certificates. If you sent one, the operator of "
     "the service has to set CHATAPI_CLIENT_CERTIFICATE_HEADER and CHATAPI_TRUSTED_PROXIES."

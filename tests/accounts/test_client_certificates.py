@@ -73,6 +73,7 @@ def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: s
         (None, "none was sent"),
         ("", "none was sent"),
         ("::", "none was sent"),
+        (":{http.request.tls.client.certificate_der_base64}:", "none was sent"),
         (OTHER.issue().header, "no active certificate that is valid now has issued"),
         (make("authority").issue().header, "no active certificate"),  # of the same name
         (make("intermediate", CA).issue().header, "no active certificate"),
