@@ -119,6 +119,7 @@ class Client:
         timeout_seconds: float,
         protocol: Protocol = PROTOCOLS["chat"],
         prompt_bytes: int = 0,
+        choices: int = 1,
         headers: Mapping[str, str] | None = None,
         keys: Sequence[str] = (),
     ) -> None:
@@ -126,9 +127,12 @@ class Client:
         self.host, self.port = url.hostname or "127.0.0.1", url.port or 80
         self.timeout_seconds = timeout_seconds
         self.path, self.headers = url.path.rstrip("/") + protocol.path, headers or {}
+        several = {} if choices == 1 else {"n": choices}
         self.tails = {
             letter: self.tail(
-                msgspec.json.encode(protocol.body(model, prompt(letter, prompt_bytes), is_stream))
+                msgspec.json.encode(
+                    {**protocol.body(model, prompt(letter, prompt_bytes), is_stream), **several}
+                )
             )
             for letter in LETTERS
         }

@@ -1,6 +1,9 @@
 """Measures the time to first token of a small organization, alone and beside a flood of another one.
 
     python -m bench.fairness              400 streams of 2 s beside 5, on 200 slots; two minutes
+    python -m bench.fairness --flood prompts
+                                          64 streams with prompts of 2 MB; `choices`: 32 with n = 128;
+                                          `requests`: 256 callers of short answers, a quarter of them refused
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --ramp-seconds 40 --rounds 3
                                           4,000 streams of 10 s beside 5; seven minutes
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --most-open 1020
@@ -34,7 +37,7 @@ from bench.children import running
 from bench.command_line import run
 from bench.compare import progress, run_load, running_upstream
 from bench.measurement import Measurement
-from bench.scenarios import Scenario
+from bench.scenarios import FLOODS, Scenario
 from bench.targets import CATALOG_MODEL, chatapi, manage, own_environment
 
 SMALL_MODEL = "tok20-d100-f1"
@@ -65,8 +68,10 @@ def main() -> None:
     """Run the command line; exit status 1 when an answer, the books or the bound is wrong."""
     asked = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    flood = FLOODS[asked.flood]
+    flood = replace(flood, concurrency=asked.streams or flood.concurrency, model=asked.model or flood.model)
     os.environ["CHATAPI_WORKER_CONCURRENCY"] = str(asked.slots)
-    os.environ["CHATAPI_MAX_OPEN_GENERATIONS"] = str(asked.most_open or asked.streams + 1)
+    os.environ["CHATAPI_MAX_OPEN_GENERATIONS"] = str(asked.most_open or flood.concurrency + 1)
     os.environ["CHATAPI_MAX_QUEUE_AGE_MS"], os.environ["CHATAPI_QUEUE_TTL_MS"] = "0", "600000"
     with ExitStack() as stack:
         folder = Path(
@@ -74,7 +79,7 @@ def main() -> None:
         )
         upstream, upstream_url = stack.enter_context(running_upstream(folder))
         large = stack.enter_context(chatapi(upstream_url, folder))
-        small = replace(large, key=prepare(folder, {asked.small_model, asked.model}, upstream_url))
+        small = replace(large, key=prepare(folder, {asked.small_model, flood.model}, upstream_url))
         scenario = Scenario(
             "small",
             "the small organization",
@@ -85,17 +90,17 @@ def main() -> None:
             warmup_requests=asked.small_streams,
         )
         command = [sys.executable, "-m", "bench.flood", large.base_url, "--key", large.key]
-        command += ["--model", asked.model, "--streams", str(asked.streams)]
+        command += ["--flood", flood.name, "--model", flood.model, "--callers", str(flood.concurrency)]
         command += ["--arrive-in-seconds", str(asked.arrive_in_seconds)]
         command += ["--impatient"] if asked.impatient else []
         rounds: list[Round] = []
         for number in range(asked.rounds):
             time.sleep(REST_SECONDS if number else 0)
             alone = run_load(scenario, small, upstream, seconds=0)
-            with running("flood", command, folder, os.environ) as flood:
+            with running("flood", command, folder, os.environ) as child:
                 time.sleep(asked.ramp_seconds)
                 beside = run_load(scenario, small, upstream, seconds=0)
-                flood.assert_alive()
+                child.assert_alive()
             rounds.append(Round(alone, beside))
             progress(f"round {number + 1} of {asked.rounds}: done")
         assert large.verify_ledger is not None
@@ -113,7 +118,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--streams", type=int, default=400, help="of the flood")
+    parser.add_argument("--flood", choices=FLOODS, default="streams", help="see bench/scenarios.py")
+    parser.add_argument("--streams", type=int, help="callers of the flood; by default its own number")
     parser.add_argument("--small-streams", type=int, default=5)
     parser.add_argument("--slots", type=int, default=200, help="of the worker")
     parser.add_argument("--most-open", type=int, help="CHATAPI_MAX_OPEN_GENERATIONS; by default no bound")
@@ -121,7 +127,7 @@ def parse_arguments() -> argparse.Namespace:
         "--arrive-in-seconds", type=float, default=0, help="until all of the flood's callers have come"
     )
     parser.add_argument("--impatient", action="store_true", help="the flood does not obey Retry-After")
-    parser.add_argument("--model", default=SMALL_MODEL, help="of the flood; see bench/behaviour.py")
+    parser.add_argument("--model", help="of the flood, instead of its own; see bench/behaviour.py")
     parser.add_argument("--small-model", default=SMALL_MODEL, help="of the small organization")
     parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")
     parser.add_argument(

@@ -99,3 +99,37 @@ SCENARIOS = {
 }
 COMPARED = ("saturate", "sequential", "paced", "non-stream")
 """The default scenarios of `bench.compare`."""
+
+
+@dataclass(frozen=True)
+class Flood(Scenario):
+    """What the large organization's callers of `bench.fairness` send."""
+
+    choices: int = 1
+    refused_every: int = 0
+    """Every so many callers ask for a model that does not exist; 0 is none."""
+
+
+FLOODS = {
+    flood.name: flood
+    for flood in (
+        Flood("streams", "400 streams of 2 s", "tok20-d100-f1", 400),
+        Flood(
+            "prompts",
+            "64 streams of 2 s with a prompt of 2 MB",
+            "tok20-d100-f1-p500000",
+            64,
+            prompt_bytes=2_000_000,
+        ),
+        Flood("choices", "32 streams of 2 s with 128 choices", "tok20-d100-f1", 32, choices=128),
+        Flood(
+            "requests",
+            "256 callers of short answers that are not streamed, a quarter of them refused",
+            "tok4-d0",
+            256,
+            is_stream=False,
+            refused_every=4,
+        ),
+    )
+}
+"""The floods of `bench.fairness`; the concurrency is the number of callers."""

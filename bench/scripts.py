@@ -41,12 +41,13 @@ def error_answer(status: int, message: str, code: str | None = None) -> bytes:
     )
 
 
-def usage_of(behaviour: Behaviour) -> dict[str, int]:
+def usage_of(behaviour: Behaviour, choices: int) -> dict[str, int]:
     """Return the usage object of one answer."""
+    completion_tokens = behaviour.tokens * choices
     return {
         "prompt_tokens": behaviour.prompt_tokens,
-        "completion_tokens": behaviour.tokens,
-        "total_tokens": behaviour.prompt_tokens + behaviour.tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": behaviour.prompt_tokens + completion_tokens,
     }
 
 
@@ -57,8 +58,11 @@ def http_chunk(data: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
-    """Return a stream's script; raises ValueError if the name is not one of `bench.behaviour`."""
+def stream_script(model: str, letter: str, wants_usage: bool, choices: int = 1) -> Script:
+    """Return a stream's script; raises ValueError if the name is not one of `bench.behaviour`.
+
+    Each write has the next token of every choice, in events of their own.
+    """
     behaviour = Behaviour.parse(model)
     shared = {
         "id": ID_PLACEHOLDER.decode(),
@@ -70,8 +74,11 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
     no_usage = {"usage": None} if wants_usage else {}
 
     def frame(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return http_chunk(msgspec.json.encode({**shared, "choices": [choice], **no_usage}))
+        choice = {"delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return b"".join(
+            http_chunk(msgspec.json.encode({**shared, "choices": [{"index": index, **choice}], **no_usage}))
+            for index in range(choices)
+        )
 
     frames = [frame({"content": token}) for token in answer_tokens(letter, behaviour.tokens)][
         : behaviour.drop_after_tokens
@@ -79,7 +86,8 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
     step = behaviour.tokens_per_write
     end = [frame({}, "stop")]
     if wants_usage:
-        end.append(http_chunk(msgspec.json.encode({**shared, "choices": [], "usage": usage_of(behaviour)})))
+        usage = usage_of(behaviour, choices)
+        end.append(http_chunk(msgspec.json.encode({**shared, "choices": [], "usage": usage})))
     return Script(
         behaviour,
         head=b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -91,16 +99,17 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
 
 
 @lru_cache(maxsize=1024)
-def whole_script(model: str, letter: str) -> Script:
+def whole_script(model: str, letter: str, choices: int = 1) -> Script:
     """Return the script of an answer that is not streamed; raises ValueError as `stream_script` does."""
     behaviour = Behaviour.parse(model)
     message = {"role": "assistant", "content": "".join(answer_tokens(letter, behaviour.tokens))}
+    choice = {"message": message, "logprobs": None, "finish_reason": "stop"}
     body = {
         "id": ID_PLACEHOLDER.decode(),
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-        "usage": usage_of(behaviour),
+        "choices": [{"index": index, **choice} for index in range(choices)],
+        "usage": usage_of(behaviour, choices),
     }
     return Script(behaviour, head=b"", writes=[], tail=http_answer(200, body))

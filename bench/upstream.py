@@ -41,6 +41,7 @@ class Request(msgspec.Struct):
 
     model: str
     messages: list[Message] = []
+    n: int = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -197,9 +198,9 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             request = msgspec.json.decode(self.body, type=Request)
             script = (
-                stream_script(request.model, request.letter, request.wants_usage)
+                stream_script(request.model, request.letter, request.wants_usage, request.n)
                 if request.stream
-                else whole_script(request.model, request.letter)
+                else whole_script(request.model, request.letter, request.n)
             )
         except msgspec.DecodeError as error:
             self.transport.write(error_answer(400, str(error)))

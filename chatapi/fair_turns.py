@@ -7,6 +7,7 @@ Shreedhar and Varghese 1995).
 """
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
@@ -15,6 +16,9 @@ ITERATION_UNITS = 512
 
 # The work that one party may do before the next party has its turn.
 VISIT_UNITS = 32
+
+# A loop counts as shared for this long after the last request that followed one of another party.
+SHARED_S = 10.0
 
 
 class FairTurns:
@@ -82,3 +86,21 @@ class FairTurns:
                 self._lines[party] = line
             else:
                 self._owed_units.pop(party, None)
+
+
+class Senders:
+    """Notices whether requests of several parties come to an event loop."""
+
+    def __init__(self, shared_s: float = SHARED_S) -> None:
+        self._shared_s = shared_s
+        self._last_party: Hashable = None
+        self._shared_until = float("-inf")
+
+    def is_shared_with(self, party: Hashable) -> bool:
+        """Note a request of `party`; return whether another party has sent one within `shared_s`."""
+        now = time.monotonic()
+        if party != self._last_party:
+            if self._last_party is not None:
+                self._shared_until = now + self._shared_s
+            self._last_party = party
+        return now < self._shared_until

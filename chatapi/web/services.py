@@ -20,7 +20,7 @@ from chatapi.catalog import CatalogModel
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, repeat, supervise
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.fair_room import FairRoom
-from chatapi.fair_turns import FairTurns
+from chatapi.fair_turns import FairTurns, Senders
 from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.web.body_parser import BodyParser
@@ -71,6 +71,7 @@ class Services:
         self._redis = RedisServers()
         self.streams, shared = self._redis.streams, self._redis.shared
         self.turns = FairTurns()
+        self.senders = Senders()
         # A follower looks at the time once in a tick, so a tick is never longer than the keep-alive's
         # interval.
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000

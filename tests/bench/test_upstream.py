@@ -48,6 +48,17 @@ async def test_streams_are_right(model: str) -> None:
     assert (counters.requests, counters.completed, counters.aborted) == (3, 3, 0)
 
 
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_each_choice_has_all_tokens(is_stream: bool) -> None:
+    async with upstream(Counters()) as url:
+        client = Client(url, "none", "tok3-d1", is_stream=is_stream, timeout_seconds=10, choices=5)
+        exchange = await client.request()
+        client.close()
+    body = b"".join(part for _, part in exchange.parts)
+    assert [body.count(b'"index":%d,' % index) for index in range(6)] == [5 if is_stream else 1] * 5 + [0]
+    assert b'"completion_tokens":15' in body
+
+
 async def test_whole_answers_are_right_and_take_as_long_as_a_stream() -> None:
     problems, exchanges, _ = await answers("tok5-d4-f20", is_stream=False)
     assert not problems

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from chatapi.fair_turns import FairTurns
+from chatapi.fair_turns import FairTurns, Senders
 
 
 async def work(turns: FairTurns, party: str, units: int, done: list[str], times: int = 1) -> None:
@@ -84,3 +84,13 @@ async def test_a_cancelled_turn_gives_its_place_to_the_next() -> None:
     async with asyncio.timeout(10):
         await tasks[9]
     assert len(done) == 3
+
+
+def test_a_loop_is_shared_from_the_second_party_on() -> None:
+    senders = Senders()
+    assert [senders.is_shared_with(party) for party in "aabaaa"] == [False, False, True, True, True, True]
+
+
+def test_a_loop_is_not_shared_any_more_after_a_while() -> None:
+    senders = Senders(shared_s=0)
+    assert not any(senders.is_shared_with(party) for party in "abaa")
