@@ -1,6 +1,7 @@
 """Client certificates: which ones a key accepts, and how they come from a proxy."""
 
 import base64
+from itertools import count
 from typing import Any
 
 import pytest
@@ -60,6 +61,7 @@ def refusal(answer: Any) -> str:
         CA.issue(key=rsa.generate_private_key(65_537, 2_048)).header,
         CA.issue(alternative=x509.SubjectAlternativeName([x509.DNSName("client.example")])).header,
     ],
+    ids=count(1),  # the values are new in each process
 )
 def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: str) -> None:
     activate(alice, OTHER, CA)
@@ -93,8 +95,9 @@ def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: s
         ("A" * 100_000, "is not one X.509 certificate"),
         ("%FF%00" * 50, "is not one X.509 certificate"),
     ],
+    ids=count(1),  # the values are new in each process
 )
-def test_everything_else_is_refused_and_told_why(alice: Person, sent: str | None, words: str) -> None:
+def test_everything_else_is_refused_with_the_reason(alice: Person, sent: str | None, words: str) -> None:
     activate(alice, CA)
     for _ in range(2):
         message = refusal(ask(alice, sent))
@@ -222,6 +225,7 @@ def test_the_address_is_checked_first(alice: Person) -> None:
         (make("a", key=ed25519.Ed25519PrivateKey.generate()).pem, "RSA from 2048 bits on"),
         (make("a", key=ec.generate_private_key(ec.SECP256K1())).pem, "RSA from 2048 bits on"),
     ],
+    ids=count(1),  # the values are new in each process
 )
 def test_what_could_issue_nothing_is_not_stored(alice: Person, content: str, words: str) -> None:
     with pytest.raises(ValidationError) as refused:
