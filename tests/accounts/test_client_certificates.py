@@ -1,6 +1,8 @@
 """Client certificates: which ones a key accepts, and how they come from a proxy."""
 
 import base64
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries, Settings
 
@@ -168,6 +171,24 @@ def test_a_project_accepts_those_of_its_organization_too(alice: Person, bob: Per
     assert [ask(bob, each).status_code for each in sent] == [200, 401]
 
 
+@pytest.mark.parametrize("is_for_all", [True, False])
+def test_a_certificate_that_moves_during_the_look_up_is_needed(alice: Person, is_for_all: bool) -> None:
+    """It becomes active for the organization instead of for the project, or the other way round."""
+    (row,) = activate(alice, CA, in_project=is_for_all)
+    to_project = [] if is_for_all else [alice.project]
+    moves = [partial(certificates.change, row, row.name, is_active=is_for_all, projects=to_project)]
+
+    def read(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        found = execute(sql, *arguments)
+        if moves and 'FROM "accounts_certificate' in sql:
+            moves.pop()()
+        return found
+
+    with connection.execute_wrapper(read):
+        assert look_up(alice.key).certificates == (CA.certificate,)
+    assert not moves
+
+
 def test_another_organization_is_not_concerned(alice: Person, charlie: Person) -> None:
     activate(alice, CA)
     assert ask(charlie, None).status_code == 200
@@ -184,7 +205,7 @@ def test_keys_without_certificates_cost_no_query_more(
     with django_assert_num_queries(1):
         assert look_up(alice.key).certificates == ()
     activate(alice, OTHER)
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(2):
         assert look_up(alice.key).certificates == (OTHER.certificate,)
 
 
