@@ -27,6 +27,8 @@ _MAX_CHARS: Final = 2 * MAX_BYTES
 # Weaker ones `cryptography` refuses, and Ed25519, as browsers' rules do not know it.
 _LEAST_RSA_BITS: Final = 2_048
 _CURVES: Final = {"secp256r1", "secp384r1", "secp521r1"}
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
 _VERIFIED_S: Final = 60
 _MAX_VERIFIED: Final = 10_000
 # Headers without a certificate: none, an empty one in RFC 9440's form, and that of Caddy, which leaves a
@@ -83,7 +85,10 @@ def read(header: str) -> "Certificate":
     if len(header) > _MAX_CHARS:
         raise ValueError("too long")
     if not header.startswith(":"):
-        return of_pem(unquote_to_bytes(header))
+        text = unquote_to_bytes(header).strip()
+        if not (text.startswith(_BEGIN) and text.endswith(_END)):
+            raise ValueError("not only a certificate")
+        return of_pem(text)
     if not header.endswith(":"):
         raise ValueError("no byte sequence of RFC 8941")
     return _loaded("load_der_x509_certificate", base64.b64decode(header[1:-1], validate=True))
