@@ -1,6 +1,7 @@
 """Client certificates: which ones a key accepts, and how they come from a proxy."""
 
 import base64
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from django.core.exceptions import ValidationError
 from django.db import connection
@@ -24,6 +25,13 @@ from tests.client_certificates import HEADER, PROXY, Made, make
 CA, OTHER = make("authority"), make("another authority")
 LEAF = CA.issue()
 CODE = "certificate_required"
+FOR_SERVERS = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+ALL = ("basic", "key_usage", "policy")
+_POINT = CA.certificate.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+BROKEN_KEY = ssl.DER_cert_to_PEM_cert(
+    CA.certificate.public_bytes(Encoding.DER).replace(_POINT, b"\x04" + b"\x01" * 64)
+)
+"""A certificate whose key is on no curve."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +92,7 @@ def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: s
         (make("client").issue().header, "no active certificate"),
         (CA.issue(days=(-9, -1)).header, "has expired"),
         (CA.issue(days=(1, 9)).header, "is not valid yet"),
-        (CA.issue(usage=x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])).header, "client auth"),
+        (CA.issue(usage=FOR_SERVERS).header, "client auth"),
         (make("client", CA, key_usage=None, basic=None).header, "client auth"),
         ("garbage", "is not one X.509 certificate"),
         (":Z2FyYmFnZQ==:", "is not one X.509 certificate"),
@@ -310,6 +318,14 @@ def test_there_are_fifty_at_most(alice: Person, monkeypatch: pytest.MonkeyPatch)
     certificates.create(alice.project.organization_id, CA.pem)
     with pytest.raises(ValidationError, match="at most 1 certificates"):
         certificates.create(alice.project.organization_id, OTHER.pem)
+
+
+def test_few_have_the_same_subject_as_each_is_tried(alice: Person) -> None:
+    for _ in range(3):
+        certificates.create(alice.project.organization_id, make("a").pem)
+    with pytest.raises(ValidationError, match="at most 3 certificates of one subject"):
+        certificates.create(alice.project.organization_id, make("a").pem)
+    certificates.create(alice.project.organization_id, make("b").pem)
 
 
 def test_the_memory_of_verified_headers_is_bounded(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
