@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 MAX_CERTIFICATES = 50
+MAX_OF_SUBJECT = 3
+"""A client's certificate is verified against each active authority that has the name of its issuer."""
 MAX_PROJECTS = 100
 _CHANGED = "This certificate was changed or removed just now. Look again."
 _NOT_RECEIVED = (
@@ -51,6 +53,10 @@ def create(organization_id: int, content: str, name: str = "") -> Certificate:
             raise ValidationError({"certificate": "The organization has this certificate already."})
         if own.count() >= MAX_CERTIFICATES:
             raise ValidationError(f"An organization has at most {MAX_CERTIFICATES} certificates.")
+        same = [each for each in own if client_certificates.authority(each.content).subject == found.subject]
+        if len(same) >= MAX_OF_SUBJECT:
+            text = f"An organization has at most {MAX_OF_SUBJECT} certificates of one subject."
+            raise ValidationError({"certificate": text})
         row.save()
     return row
 

@@ -126,8 +126,8 @@ def fault_of_authority(certificate: "Certificate") -> str:
         )
     if not _has_usable_key(certificate):
         return (
-            "The key of this certificate has to be RSA of 2048 to 8192 bits, with an exponent below 2**32, or "
-            "ECDSA of P-256, P-384 or P-521."
+            "The key of this certificate has to be RSA of 2048 to 8192 bits, with an exponent below 2**32, "
+            "or ECDSA of P-256, P-384 or P-521."
         )
     reason = _refusal_of_issued(certificate)
     return f"No client certificate that this one issues could be accepted: {reason}." if reason else ""

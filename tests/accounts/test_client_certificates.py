@@ -250,9 +250,15 @@ def test_the_address_is_checked_first(alice: Person) -> None:
         (make("a", key_usage=None).pem, "include keyCertSign"),
         (make("a", subject_key=None).pem, "no subject key identifier"),
         (make("a", days=(-9, 0)).pem, "expires within a day"),
-        (make("a", key=rsa.generate_private_key(65_537, 1_024)).pem, "RSA from 2048 bits on"),
-        (make("a", key=ed25519.Ed25519PrivateKey.generate()).pem, "RSA from 2048 bits on"),
-        (make("a", key=ec.generate_private_key(ec.SECP256K1())).pem, "RSA from 2048 bits on"),
+        (make("a", key=rsa.generate_private_key(65_537, 1_024)).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", key=ed25519.Ed25519PrivateKey.generate()).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", key=ec.generate_private_key(ec.SECP256K1())).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", public=rsa.RSAPublicNumbers(2**64 + 1, 2**3_071 + 1).public_key()).pem, "exponent below"),
+        (make("a", public=rsa.RSAPublicNumbers(65_537, 2**9_000 + 1).public_key()).pem, "2048 to 8192 bits"),
+        (BROKEN_KEY, "RSA of 2048 to 8192 bits"),
+        (make("a", critical=()).pem, "could be accepted: invalid extension: 2.5.29.19"),
+        (make("a", purpose=FOR_SERVERS).pem, "could be accepted: Neither EKU nor anyEKU"),
+        (make("a", policy=x509.InhibitAnyPolicy(0), critical=ALL).pem, "unaccounted-for critical extensions"),
     ],
 )
 def test_what_could_issue_nothing_is_not_stored(alice: Person, content: str, words: str) -> None:
