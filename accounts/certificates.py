@@ -64,9 +64,11 @@ def create(organization_id: int, content: str, name: str = "") -> Certificate:
 def rename(row: Certificate, name: str) -> None:
     """Give the certificate another name, which may be empty. Raises `ValidationError`."""
     _check_name(name)
-    if row.name != name:
-        row.name = name
-        row.save(update_fields=["name"])
+    with _locked(row.organization_id):
+        _require(row)
+        if row.name != name:
+            row.name = name
+            row.save(update_fields=["name"])
 
 
 def change(
@@ -77,7 +79,8 @@ def change(
     """
     organization_id = row.organization_id
     with _locked(organization_id):
-        if not Certificate.objects.filter(pk=row.pk).exists() or known not in (None, state(row)):
+        _require(row)
+        if known not in (None, state(row)):
             raise ValidationError(_CHANGED)
         rename(row, name)
         before = set(row.projects.all())
@@ -99,6 +102,7 @@ def state(row: Certificate) -> str:
 def remove(row: Certificate) -> None:
     """Remove a certificate that is not active. Raises `ValidationError`."""
     with _locked(row.organization_id):
+        _require(row)
         if Certificate.objects.filter(pk=row.pk, is_active=True).exists() or row.projects.exists():
             raise ValidationError("This certificate is active. Deactivate it first, also for its projects.")
         row.delete()
@@ -161,6 +165,12 @@ def _locked(organization_id: int) -> Iterator[None]:
     with transaction.atomic():
         Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         yield
+
+
+def _require(row: Certificate) -> None:
+    """Raise `ValidationError` if the row was removed since it was read."""
+    if not Certificate.objects.filter(pk=row.pk).exists():
+        raise ValidationError(_CHANGED)
 
 
 def _check_name(name: str) -> None:

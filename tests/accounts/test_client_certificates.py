@@ -300,6 +300,14 @@ def test_an_active_certificate_is_not_removed(alice: Person) -> None:
     assert not Certificate.objects.exists()
 
 
+def test_one_that_was_removed_meanwhile_is_neither_renamed_nor_removed(alice: Person) -> None:
+    row = certificates.create(alice.project.organization_id, CA.pem)
+    Certificate.objects.all().delete()
+    for change in (partial(certificates.rename, row, "office"), partial(certificates.remove, row)):
+        with pytest.raises(ValidationError, match="was changed or removed just now"):
+            change()
+
+
 @pytest.mark.parametrize("setting", ["CLIENT_CERTIFICATE_HEADER", "TRUSTED_PROXIES"])
 def test_nothing_is_activated_where_no_proxy_passes_certificates_on(
     alice: Person, settings: Settings, setting: str
