@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.utils import timezone
 
 from accounts import allowed_ips, api_keys, client_certificates, end_users
@@ -287,13 +287,16 @@ def _certificates(rows: Sequence[_Row]) -> "dict[int, tuple[x509.Certificate, ..
     """Return the active certificates by key: those of its organization and of its project."""
     if not rows:
         return {}
-    of_organizations = Certificate.objects.filter(
-        organization__in={row.organization_id for row in rows}, is_active=True
-    ).values_list("organization_id", "content")
-    of_projects = CertificateProject.objects.filter(project__in={row.project_id for row in rows})
-    active = [(("organization", owner), content) for owner, content in of_organizations]
-    for owner, content in of_projects.values_list("project_id", "certificate__content"):
-        active.append((("project", owner), content))
+    of_organizations = (
+        Certificate.objects.filter(organization__in={row.organization_id for row in rows}, is_active=True)
+        .order_by()
+        .values_list(Value("organization"), "organization_id", "content")
+    )
+    of_projects = CertificateProject.objects.filter(project__in={row.project_id for row in rows}).values_list(
+        Value("project"), "project_id", "certificate__content"
+    )
+    # In one query: one that moves from the project to the organization between two would be in neither.
+    active = [((kind, owner), content) for kind, owner, content in of_organizations.union(of_projects)]
     found = {}
     for row in rows:
         owners = ("organization", row.organization_id), ("project", row.project_id)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 MAX_CERTIFICATES = 50
+MAX_OF_SUBJECT = 3
+"""A client's certificate is verified against each active authority that has the name of its issuer."""
 MAX_PROJECTS = 100
 _CHANGED = "This certificate was changed or removed just now. Look again."
 _NOT_RECEIVED = (
@@ -51,6 +53,10 @@ def create(organization_id: int, content: str, name: str = "") -> Certificate:
             raise ValidationError({"certificate": "The organization has this certificate already."})
         if own.count() >= MAX_CERTIFICATES:
             raise ValidationError(f"An organization has at most {MAX_CERTIFICATES} certificates.")
+        same = [each for each in own if client_certificates.authority(each.content).subject == found.subject]
+        if len(same) >= MAX_OF_SUBJECT:
+            text = f"An organization has at most {MAX_OF_SUBJECT} certificates of one subject."
+            raise ValidationError({"certificate": text})
         row.save()
     return row
 
@@ -58,9 +64,11 @@ def create(organization_id: int, content: str, name: str = "") -> Certificate:
 def rename(row: Certificate, name: str) -> None:
     """Give the certificate another name, which may be empty. Raises `ValidationError`."""
     _check_name(name)
-    if row.name != name:
-        row.name = name
-        row.save(update_fields=["name"])
+    with _locked(row.organization_id):
+        _require(row)
+        if row.name != name:
+            row.name = name
+            row.save(update_fields=["name"])
 
 
 def change(
@@ -71,7 +79,8 @@ def change(
     """
     organization_id = row.organization_id
     with _locked(organization_id):
-        if not Certificate.objects.filter(pk=row.pk).exists() or known not in (None, state(row)):
+        _require(row)
+        if known not in (None, state(row)):
             raise ValidationError(_CHANGED)
         rename(row, name)
         before = set(row.projects.all())
@@ -93,6 +102,7 @@ def state(row: Certificate) -> str:
 def remove(row: Certificate) -> None:
     """Remove a certificate that is not active. Raises `ValidationError`."""
     with _locked(row.organization_id):
+        _require(row)
         if Certificate.objects.filter(pk=row.pk, is_active=True).exists() or row.projects.exists():
             raise ValidationError("This certificate is active. Deactivate it first, also for its projects.")
         row.delete()
@@ -155,6 +165,12 @@ def _locked(organization_id: int) -> Iterator[None]:
     with transaction.atomic():
         Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         yield
+
+
+def _require(row: Certificate) -> None:
+    """Raise `ValidationError` if the row was removed since it was read."""
+    if not Certificate.objects.filter(pk=row.pk).exists():
+        raise ValidationError(_CHANGED)
 
 
 def _check_name(name: str) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -26,7 +26,11 @@ MAX_BYTES = 16_384
 _MAX_CHARS: Final = 2 * MAX_BYTES
 # Weaker ones `cryptography` refuses, and Ed25519, as browsers' rules do not know it.
 _LEAST_RSA_BITS: Final = 2_048
+# Larger ones, and exponents above 2**32, would make each verification long: it blocks the event loop.
+_MOST_RSA_BITS: Final = 8_192
 _CURVES: Final = {"secp256r1", "secp384r1", "secp521r1"}
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
 _VERIFIED_S: Final = 60
 _MAX_VERIFIED: Final = 10_000
 # Headers without a certificate: none, an empty one in RFC 9440's form, and that of Caddy, which leaves a
@@ -68,7 +72,7 @@ def require(api_key_id: int, sent: str | None, authorities: "tuple[Certificate, 
     if now < certificate.not_valid_before_utc.timestamp():
         raise CertificateRefused(api_key_id, _NOT_YET_VALID)
     try:
-        _verified[known] = min(now + _VERIFIED_S, _verify(certificate, authorities))
+        _verified[known] = min(now + _VERIFIED_S, _verify(certificate, authorities, datetime.now(UTC)))
     except ValueError:
         raise CertificateRefused(api_key_id, _UNKNOWN) from None
     while len(_verified) > _MAX_VERIFIED:
@@ -83,7 +87,10 @@ def read(header: str) -> "Certificate":
     if len(header) > _MAX_CHARS:
         raise ValueError("too long")
     if not header.startswith(":"):
-        return of_pem(unquote_to_bytes(header))
+        text = unquote_to_bytes(header).strip()
+        if not (text.startswith(_BEGIN) and text.endswith(_END)):
+            raise ValueError("not only a certificate")
+        return of_pem(text)
     if not header.endswith(":"):
         raise ValueError("no byte sequence of RFC 8941")
     return _loaded("load_der_x509_certificate", base64.b64decode(header[1:-1], validate=True))
@@ -105,9 +112,8 @@ def authority(content: str) -> "Certificate":
 def fault_of_authority(certificate: "Certificate") -> str:
     """Return why no certificate that this one issues could be accepted; empty if it can issue some."""
     from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
 
-    extensions, key = {each.oid: each.value for each in certificate.extensions}, certificate.public_key()
+    extensions = {each.oid: each.value for each in certificate.extensions}
     constraints = extensions.get(x509.BasicConstraints.oid)
     usage = extensions.get(x509.KeyUsage.oid)
     if not (isinstance(constraints, x509.BasicConstraints) and constraints.ca):
@@ -118,11 +124,56 @@ def fault_of_authority(certificate: "Certificate") -> str:
         return (
             "This certificate has no subject key identifier, which names the authority in its certificates."
         )
-    is_rsa = isinstance(key, rsa.RSAPublicKey) and key.key_size >= _LEAST_RSA_BITS
-    if not is_rsa and not (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES):
+    if not _has_usable_key(certificate):
         return (
-            "The key of this certificate has to be RSA from 2048 bits on, or ECDSA of P-256, P-384 or P-521."
+            "The key of this certificate has to be RSA of 2048 to 8192 bits, with an exponent below 2**32, "
+            "or ECDSA of P-256, P-384 or P-521."
         )
+    reason = _refusal_of_issued(certificate)
+    return f"No client certificate that this one issues could be accepted: {reason}." if reason else ""
+
+
+def _has_usable_key(certificate: "Certificate") -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
+
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    if isinstance(key, rsa.RSAPublicKey):
+        return _LEAST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS and key.public_numbers().e < 2**32
+    return isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES
+
+
+def _refusal_of_issued(authority: "Certificate") -> str:
+    """Return why a client certificate in the authority's name is refused, besides for its signature, which is
+    not the authority's here; empty if that is the only reason.
+    """
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
+
+    key, begins_at = ec.generate_private_key(ec.SECP256R1()), authority.not_valid_before_utc
+    of_authority = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = x509.CertificateBuilder(
+        issuer_name=authority.subject,
+        subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")]),
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+    )
+    for extension in (
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(of_authority),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    try:
+        builder = builder.not_valid_before(begins_at).not_valid_after(begins_at + timedelta(days=1))
+        _verify(builder.sign(key, hashes.SHA256()), [authority], begins_at)
+    except ValueError as error:
+        reason = str(error).partition(" (encountered")[0].rpartition(": candidates exhausted: ")[2]
+        return "" if reason == "signature does not match" else reason.removeprefix("validation failed: ")
     return ""
 
 
@@ -157,11 +208,13 @@ def _loaded(load: str, data: bytes) -> "Certificate":
     return found
 
 
-def _verify(certificate: "Certificate", authorities: "Sequence[Certificate]") -> float:
-    """Return until when the certificate and its authority are valid (`time.time`). Raises `ValueError`."""
+def _verify(certificate: "Certificate", authorities: "Sequence[Certificate]", at: datetime) -> float:
+    """Return until when the certificate and its authority are valid (`time.time`). Raises `ValueError` unless
+    the authority has issued the certificate and both are valid at this time.
+    """
     from cryptography.x509.verification import Store, VerificationError  # noqa: PLC0415
 
-    verifier = _policy().store(Store(list(authorities))).time(datetime.now(UTC)).build_client_verifier()
+    verifier = _policy().store(Store(list(authorities))).time(at).build_client_verifier()
     try:
         chain = verifier.verify(certificate, []).chain
     except VerificationError as error:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,11 +82,13 @@ def make(
     *,
     days: tuple[int, int] = (-1, 300),
     key: Any = None,
+    public: Any = None,
     usage: Any = None,
+    critical: Collection[str] = ("basic", "key_usage"),
     **extensions: Any,
 ) -> Made:
-    """Return a certificate, by default of an authority that has issued it itself. `extensions` replace those
-    of the same name; None leaves one out.
+    """Return a certificate, by default of an authority that has issued it itself. `public` replaces its
+    public key, and `extensions` those of the same name; None leaves one out.
     """
     key, now, is_ca = key or ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC), usage is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -100,12 +103,12 @@ def make(
         "usage": usage,
     } | extensions
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(above)
-    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.public_key(public or key.public_key()).serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now + timedelta(days=days[0]))
     builder = builder.not_valid_after(now + timedelta(days=days[1]))
     for kind, value in found.items():
         if value is not None:
-            builder = builder.add_extension(value, critical=kind in {"basic", "key_usage"})
+            builder = builder.add_extension(value, critical=kind in critical)
     return Made(builder.sign(signing, None if hasattr(key, "private_bytes_raw") else hashes.SHA256()), key)
 
 

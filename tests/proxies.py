@@ -51,7 +51,7 @@ def nginx(
     make_certificate(folder)
     plain, tls = free_port(), free_port()
     text = (FOLDER / "nginx" / example).read_text()
-    text = re.sub(r"# (ssl_verify_client|proxy_set_header Client-Cert)", r"\1", text)
+    text = text.replace("# ssl_verify_client", "ssl_verify_client")
     for written, here in {
         r"10\.0\.0\.1:8000": f"127.0.0.1:{other_port or free_port()}",
         r"10\.0\.0\.2:8000": f"127.0.0.1:{port}",
@@ -85,7 +85,7 @@ def caddy(port: int, folder: Path, other_port: int = 0) -> Iterator[int]:
     make_certificate(folder)
     tls, admin = free_port(), free_port()
     text = (FOLDER / "caddy" / "Caddyfile").read_text()
-    text = re.sub(r"\t# (tls|\tclient_auth|\t\tmode|\t}|}|header_up)", r"\t\1", text)
+    text = re.sub(r"\t# (tls|\tclient_auth|\t\tmode|\t}|})", r"\t\1", text)
     site = f"https://chat.example.com:{tls} {{\nbind 127.0.0.1"
     for written, here in {
         "10.0.0.1:8000": f"127.0.0.1:{other_port or free_port()}",

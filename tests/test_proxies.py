@@ -373,6 +373,15 @@ def test_below_a_prefix_no_cookie_reaches_other_services(below_a_prefix: Browser
 
 
 @needs_nginx
+def test_below_a_prefix_no_client_forges_a_certificate(
+    below_a_prefix: Browser, certified_key: str, authority: client_certificates.Made
+) -> None:
+    forged = ("-H", f"Client-Cert: {authority.issue().header}")
+    answer = below_a_prefix.get("/llm/v1/key", "-H", f"Authorization: Bearer {certified_key}", *forged)
+    assert (answer[0], "none was sent" in answer[2]) == (401, True)
+
+
+@needs_nginx
 def test_below_a_prefix_every_link_of_a_page_leads_to_a_page_below_it(below_a_prefix: Browser) -> None:
     browser = below_a_prefix
     status, console, _ = browser.get("/llm/console/")

@@ -1,15 +1,19 @@
 """Client certificates: which ones a key accepts, and how they come from a proxy."""
 
 import base64
+import ssl
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries, Settings
 
@@ -22,6 +26,13 @@ from tests.client_certificates import HEADER, PROXY, Made, make
 CA, OTHER = make("authority"), make("another authority")
 LEAF = CA.issue()
 CODE = "certificate_required"
+FOR_SERVERS = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+ALL = ("basic", "key_usage", "policy")
+_POINT = CA.certificate.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+BROKEN_KEY = ssl.DER_cert_to_PEM_cert(
+    CA.certificate.public_bytes(Encoding.DER).replace(_POINT, b"\x04" + b"\x01" * 64)
+)
+"""A certificate whose key is on no curve."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +94,7 @@ def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: s
         (make("client").issue().header, "no active certificate"),
         (CA.issue(days=(-9, -1)).header, "has expired"),
         (CA.issue(days=(1, 9)).header, "is not valid yet"),
-        (CA.issue(usage=x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])).header, "client auth"),
+        (CA.issue(usage=FOR_SERVERS).header, "client auth"),
         (make("client", CA, key_usage=None, basic=None).header, "client auth"),
         ("garbage", "is not one X.509 certificate"),
         (":Z2FyYmFnZQ==:", "is not one X.509 certificate"),
@@ -91,6 +102,9 @@ def test_a_certificate_of_an_active_authority_is_accepted(alice: Person, sent: s
         (LEAF.header[:-1], "is not one X.509 certificate"),
         (f"{LEAF.header}, {LEAF.header}", "is not one X.509 certificate"),
         (LEAF.escaped * 2, "is not one X.509 certificate"),
+        (f"{LEAF.escaped},", "is not one X.509 certificate"),
+        (f"{LEAF.escaped}, ::", "is not one X.509 certificate"),
+        (f"x, {LEAF.escaped}", "is not one X.509 certificate"),
         (LEAF.header[:200] + LEAF.header[-40:], "is not one X.509 certificate"),
         ("A" * 100_000, "is not one X.509 certificate"),
         ("%FF%00" * 50, "is not one X.509 certificate"),
@@ -171,6 +185,24 @@ def test_a_project_accepts_those_of_its_organization_too(alice: Person, bob: Per
     assert [ask(bob, each).status_code for each in sent] == [200, 401]
 
 
+@pytest.mark.parametrize("is_for_all", [True, False])
+def test_a_certificate_that_moves_during_the_look_up_is_needed(alice: Person, is_for_all: bool) -> None:
+    """It becomes active for the organization instead of for the project, or the other way round."""
+    (row,) = activate(alice, CA, in_project=is_for_all)
+    to_project = [] if is_for_all else [alice.project]
+    moves = [partial(certificates.change, row, row.name, is_active=is_for_all, projects=to_project)]
+
+    def read(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        found = execute(sql, *arguments)
+        if moves and 'FROM "accounts_certificate' in sql:
+            moves.pop()()
+        return found
+
+    with connection.execute_wrapper(read):
+        assert look_up(alice.key).certificates == (CA.certificate,)
+    assert not moves
+
+
 def test_another_organization_is_not_concerned(alice: Person, charlie: Person) -> None:
     activate(alice, CA)
     assert ask(charlie, None).status_code == 200
@@ -187,7 +219,7 @@ def test_keys_without_certificates_cost_no_query_more(
     with django_assert_num_queries(1):
         assert look_up(alice.key).certificates == ()
     activate(alice, OTHER)
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(2):
         assert look_up(alice.key).certificates == (OTHER.certificate,)
 
 
@@ -221,9 +253,15 @@ def test_the_address_is_checked_first(alice: Person) -> None:
         (make("a", key_usage=None).pem, "include keyCertSign"),
         (make("a", subject_key=None).pem, "no subject key identifier"),
         (make("a", days=(-9, 0)).pem, "expires within a day"),
-        (make("a", key=rsa.generate_private_key(65_537, 1_024)).pem, "RSA from 2048 bits on"),
-        (make("a", key=ed25519.Ed25519PrivateKey.generate()).pem, "RSA from 2048 bits on"),
-        (make("a", key=ec.generate_private_key(ec.SECP256K1())).pem, "RSA from 2048 bits on"),
+        (make("a", key=rsa.generate_private_key(65_537, 1_024)).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", key=ed25519.Ed25519PrivateKey.generate()).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", key=ec.generate_private_key(ec.SECP256K1())).pem, "RSA of 2048 to 8192 bits"),
+        (make("a", public=rsa.RSAPublicNumbers(2**64 + 1, 2**3_071 + 1).public_key()).pem, "exponent below"),
+        (make("a", public=rsa.RSAPublicNumbers(65_537, 2**9_000 + 1).public_key()).pem, "2048 to 8192 bits"),
+        (BROKEN_KEY, "RSA of 2048 to 8192 bits"),
+        (make("a", critical=()).pem, "could be accepted: invalid extension: 2.5.29.19"),
+        (make("a", purpose=FOR_SERVERS).pem, "could be accepted: Neither EKU nor anyEKU"),
+        (make("a", policy=x509.InhibitAnyPolicy(0), critical=ALL).pem, "unaccounted-for critical extensions"),
     ],
     ids=count(1),  # the values are new in each process
 )
@@ -266,6 +304,14 @@ def test_an_active_certificate_is_not_removed(alice: Person) -> None:
     assert not Certificate.objects.exists()
 
 
+def test_one_that_was_removed_meanwhile_is_neither_renamed_nor_removed(alice: Person) -> None:
+    row = certificates.create(alice.project.organization_id, CA.pem)
+    Certificate.objects.all().delete()
+    for change in (partial(certificates.rename, row, "office"), partial(certificates.remove, row)):
+        with pytest.raises(ValidationError, match="was changed or removed just now"):
+            change()
+
+
 @pytest.mark.parametrize("setting", ["CLIENT_CERTIFICATE_HEADER", "TRUSTED_PROXIES"])
 def test_nothing_is_activated_where_no_proxy_passes_certificates_on(
     alice: Person, settings: Settings, setting: str
@@ -290,6 +336,14 @@ def test_there_are_fifty_at_most(alice: Person, monkeypatch: pytest.MonkeyPatch)
     certificates.create(alice.project.organization_id, CA.pem)
     with pytest.raises(ValidationError, match="at most 1 certificates"):
         certificates.create(alice.project.organization_id, OTHER.pem)
+
+
+def test_few_have_the_same_subject_as_each_is_tried(alice: Person) -> None:
+    for _ in range(3):
+        certificates.create(alice.project.organization_id, make("a").pem)
+    with pytest.raises(ValidationError, match="at most 3 certificates of one subject"):
+        certificates.create(alice.project.organization_id, make("a").pem)
+    certificates.create(alice.project.organization_id, make("b").pem)
 
 
 def test_the_memory_of_verified_headers_is_bounded(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
