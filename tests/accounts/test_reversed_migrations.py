@@ -46,18 +46,18 @@ def test_people_and_programs_get_nothing_more_when_they_are_reversed(
     with connection.cursor() as cursor:
         cursor.execute("SELECT role, is_limited FROM accounts_member WHERE id = %s", [member.pk])
         role, is_limited = cursor.fetchone()
-        assert role == "viewer" and is_limited
-        tables = connection.introspection
-        columns = [each.name for each in tables.get_table_description(cursor, "accounts_organization")]
+        assert role == "viewer"
+        assert is_limited
+        table = connection.introspection.get_table_description(cursor, "accounts_organization")
     migrate()
     member = Member.objects.get(pk=member.pk)
-    assert member.is_limited and member.own_role is None and not member.projects.exists()
+    assert member.is_limited
+    assert member.own_role is None
+    assert not member.projects.exists()
     assert not APIKey.objects.get(pk=rule.api_key_id).has_secret
     # A process of the release before inserts rows without the new columns.
-    names = ", ".join(name for name in columns if name not in {"id", "name"})
-    copy = (
-        f"INSERT INTO accounts_organization (name, {names}) SELECT 'Old', {names} FROM accounts_organization"
-    )
+    names = ", ".join(each.name for each in table if each.name not in {"id", "name"})
+    insert = f"INSERT INTO accounts_organization (name, {names}) SELECT 'Old', {names}"
     with connection.cursor() as cursor:
-        cursor.execute(f"{copy} WHERE id = %s", [acme.pk])
+        cursor.execute(f"{insert} FROM accounts_organization WHERE id = %s", [acme.pk])
     assert not Organization.objects.get(name="Old").forbids_stored_responses
