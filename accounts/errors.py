@@ -97,8 +97,8 @@ class IPNotAllowed(AccountsError):
 
 
 class CertificateRefused(AccountsError):
-    """The key is valid, but not without a client certificate of its organization or project, and there is no
-    such one. The text says why, for the client.
+    """The key is valid, but needs a client certificate of its organization or project, and the request has
+    none that is accepted. The text says why, for the client.
     """
 
     def __init__(self, api_key_id: int, reason: str) -> None:

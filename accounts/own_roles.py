@@ -2,7 +2,8 @@
 
 An own role is for the console, and for all projects of its organization. It has some of the permissions of
 the four roles, in whole choices: a page shows a person nothing that another choice would permit. What would
-let its members give rights to themselves or to others is no choice.
+let its members give rights to themselves or to others, or decide from which clients keys are accepted, is no
+choice.
 
 Each change locks the organization, as changes of members do, so that bounds hold and a form that is older
 than another change is refused.
@@ -31,6 +32,11 @@ NEVER = frozenset(
         "accounts.delete_member",
         roles.ADMINISTER_KEYS,
         roles.ADMINISTER_SIGN_IN,
+        # They decide from which clients keys are accepted, also keys that the person knows.
+        "accounts.view_certificate",
+        "accounts.add_certificate",
+        "accounts.change_certificate",
+        "accounts.delete_certificate",
         # Their pages are in the admin, which is closed to members with an own role.
         "chatapi.view_storedresponse",
         "chatapi.read_storedresponse",
@@ -106,7 +112,8 @@ CHOICES: Mapping[str, Choice] = {
         "Create and change projects", frozenset({"accounts.add_project", "accounts.change_project"})
     ),
     "settings": Choice(
-        "Change the organization's name, time zone and dialect", frozenset({"accounts.change_organization"})
+        "Change the organization's name, time zone and dialect, and forbid storing responses",
+        frozenset({"accounts.change_organization"}),
     ),
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -98,7 +98,8 @@ LIMITED_PERMISSIONS: Mapping[str, frozenset[str]] = {
 
 MEANINGS: Mapping[Role, str] = {
     Role.OWNER: "everything, also settings, single sign-on, the audit log, stored responses and other owners",
-    Role.ADMIN: "projects, keys, admin keys, budgets, limits, webhooks, payments, members of no higher role",
+    Role.ADMIN: "projects, keys, admin keys, client certificates, budgets, limits, webhooks, payments, "
+    "members of no higher role",
     Role.MEMBER: "read usage and requests, create and revoke keys, use the playground",
     Role.VIEWER: "read usage, requests, receipts, budgets, limits, statements, members and keys",
 }

@@ -3,6 +3,15 @@
 from django.db import migrations, models
 
 
+def refuse_to_store(apps, schema_editor):
+    """Without the column, the projects' own days would hold again."""
+    if apps.get_model('accounts', 'Organization').objects.filter(forbids_stored_responses=True).exists():
+        raise RuntimeError(
+            'There are organizations that forbid storing responses for days. Let their owners allow it before '
+            'this migration is reversed.'
+        )
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -15,4 +24,5 @@ class Migration(migrations.Migration):
             name='forbids_stored_responses',
             field=models.BooleanField(db_default=False, default=False, help_text="No project stores responses for days, whatever its own settings say. Responses that are stored already can't be read from now on, and are deleted within a minute.", verbose_name='forbid storing responses for days'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, refuse_to_store),
     ]

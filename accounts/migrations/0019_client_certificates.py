@@ -4,6 +4,17 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 
+def refuse_to_open(apps, schema_editor):
+    """Without the tables, keys would be accepted without a client certificate."""
+    certificates = apps.get_model('accounts', 'Certificate').objects.filter(
+        models.Q(is_active=True) | models.Q(projects__isnull=False)
+    )
+    if certificates.exists():
+        raise RuntimeError(
+            'There are active client certificates. Deactivate them before this migration is reversed.'
+        )
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -49,4 +60,5 @@ class Migration(migrations.Migration):
             model_name='certificate',
             constraint=models.UniqueConstraint(fields=('organization', 'fingerprint'), name='certificate_once_in_organization'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, refuse_to_open),
     ]

@@ -13,10 +13,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
+from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import api_keys, keys
+from accounts import api_keys, certificates, keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import KeyChanged, NotAuthenticated
@@ -38,6 +39,7 @@ from tests.chatapi.token_issuer import (
     jwk,
     post_exchange,
 )
+from tests.client_certificates import make
 
 pytestmark = pytest.mark.usefixtures("db", "without_counts")
 PROVIDERS = f"{HERE}/workload_identity_providers"
@@ -352,6 +354,19 @@ def test_permissions_hold_for_tokens_that_exist(federated: Federated) -> None:
     changed = federated.change_rule(permissions={"type": "service_account_default"})
     assert changed["permissions"] == {"type": "service_account_default"}
     assert look_up(token).scopes == frozenset()
+
+
+def test_a_token_opens_nothing_without_the_certificate_that_its_project_needs(
+    federated: Federated, bob: Person
+) -> None:
+    token = federated.access_token()
+    row = certificates.create(bob.project.organization_id, make("Acme").pem)
+    row.projects.add(bob.project)
+    answer = Client().get("/v1/key", HTTP_AUTHORIZATION=f"Bearer {token}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "certificate_required")
+    assert federated.access_token(), "the exchange needs none"
+    row.projects.clear()
+    assert Client().get("/v1/key", HTTP_AUTHORIZATION=f"Bearer {token}").status_code == 200
 
 
 def test_strangers_learn_nothing_about_providers(federated: Federated, charlie: Person) -> None:

@@ -64,8 +64,8 @@ MUTATIONS = (
     Mutation(
         "a membership of one project counts for the whole organization",
         "accounts/access.py",
-        "(found.limited_roles if is_limited else found.roles)[organization_id] = role",
-        "found.roles[organization_id] = role",
+        "(found.limited_roles if each.is_limited else found.roles)[each.organization_id] = each.role",
+        "found.roles[each.organization_id] = each.role",
         ("tests/chatapi/test_limited_members.py::test_the_general_door_shows_a_limited_member_nothing",),
     ),
     Mutation(

@@ -32,7 +32,7 @@ class Providers(ManagementRoute):
         "POST": ManagementOperation(
             "createWorkloadIdentityProvider", "Create a workload identity provider", _CHANGE, shapes.Provider,
             body=shapes.ProviderBody,
-            description="Its tokens are good for nothing until it has a federation rule.",
+            description="Its tokens can't be exchanged until it has a federation rule.",
         ),
     }  # fmt: skip
 
