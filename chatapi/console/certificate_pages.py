@@ -26,7 +26,9 @@ class UploadForm(forms.Form):
 
     name = forms.CharField(required=False, max_length=100, validators=[identifier])
     certificate = forms.CharField(
-        widget=forms.Textarea({"rows": 8, "class": "code", "placeholder": "-----BEGIN CERTIFICATE-----"}),
+        widget=forms.Textarea(
+            {"rows": 8, "class": "code", "wrap": "off", "placeholder": "-----BEGIN CERTIFICATE-----"}
+        ),
         help_text="The certificate of the authority (CA) that issues your clients' certificates, as PEM. No "
         "private key.",
     )
