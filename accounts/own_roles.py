@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils.text import capfirst
 
 from accounts import roles
 from accounts.models import Member, Organization, OwnRole, Role
@@ -139,9 +138,9 @@ def chosen(permissions: Set[str]) -> list[str]:
 
 
 def words(names: Collection[str]) -> str:
-    """Return what these permissions permit, for a sentence or a table."""
+    """Return what these permissions permit, in lower case, as `roles.MEANINGS` does."""
     texts = [CHOICES[name].text for name in chosen(permissions_of(names))]
-    return capfirst("; ".join(text[0].lower() + text[1:] for text in texts) or _NOTHING_MORE)
+    return "; ".join(text[0].lower() + text[1:] for text in texts) or _NOTHING_MORE
 
 
 def with_choices(names: Collection[str]) -> frozenset[str]:

@@ -16,8 +16,8 @@ Changes = dict[str, list[Any]]
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"password|digest|secret|(^|_)hash(_|$)|^api_key$|^credential")
 # Fields that change with every act, or by acts with their own entries: signing in, granting and refunding
-# credit.
-_UNWATCHED = {"last_login", "credited_nanodollars", "last_grant_nanodollars", "updated_at"}
+# credit. The content of a certificate never changes, and its fingerprint is long enough to read.
+_UNWATCHED = {"last_login", "credited_nanodollars", "last_grant_nanodollars", "updated_at", "content"}
 _MAX_LENGTH = 2_000
 
 

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='organization',
             name='forbids_stored_responses',
-            field=models.BooleanField(db_default=False, default=False, help_text="No project stores responses for days, whatever its own settings say. Responses that are stored already can't be read from now on, and are deleted within a minute.", verbose_name='forbid storing responses for days'),
+            field=models.BooleanField(db_default=False, default=False, help_text="If checked, no project stores responses for days, whatever its own settings say. Responses that are stored already can't be read any more, and are deleted within a minute.", verbose_name='forbid storing responses for days'),
         ),
         migrations.RunPython(migrations.RunPython.noop, refuse_to_store),
     ]

@@ -47,8 +47,8 @@ class Organization(models.Model):
         "forbid storing responses for days",
         default=False,
         db_default=False,
-        help_text="No project stores responses for days, whatever its own settings say. Responses that are "
-        "stored already can't be read from now on, and are deleted within a minute.",
+        help_text="If checked, no project stores responses for days, whatever its own settings say. "
+        "Responses that are stored already can't be read any more, and are deleted within a minute.",
     )
     is_active = models.BooleanField(default=True, help_text="An inactive organization's keys are refused.")
     created_at = models.DateTimeField(auto_now_add=True)

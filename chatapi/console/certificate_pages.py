@@ -16,7 +16,7 @@ from accounts import certificates, memberships
 from accounts.models import Certificate, Project
 from accounts.models.organizations import identifier
 from chatapi.console.member_pages import offer
-from chatapi.console.tenancy import Console, page, project_name, render
+from chatapi.console.tenancy import Console, Link, page, project_name, render
 
 SOON = timedelta(days=30)
 
@@ -26,7 +26,9 @@ class UploadForm(forms.Form):
 
     name = forms.CharField(required=False, max_length=100, validators=[identifier])
     certificate = forms.CharField(
-        widget=forms.Textarea({"rows": 8, "class": "code", "placeholder": "-----BEGIN CERTIFICATE-----"}),
+        widget=forms.Textarea(
+            {"rows": 8, "class": "code", "wrap": "off", "placeholder": "-----BEGIN CERTIFICATE-----"}
+        ),
         help_text="The certificate of the authority (CA) that issues your clients' certificates, as PEM. No "
         "private key.",
     )
@@ -106,11 +108,13 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         else:
             messages.success(request, "The certificate is stored. Say where it is to be active.")
             return redirect(console.url("certificate", row.pk))
+    back = console.url("certificates")
     context = {
         "title": "New certificate",
         "form": form,
         "submit": "Upload",
-        "back": console.url("certificates"),
+        "back": back,
+        "parent": Link("Client certificates", back, is_current=False),
     }
     return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 

@@ -241,7 +241,8 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     if invitations.may_send(console.person, member.user):
         _mail(request, member)
         return redirect(console.url("invitation", member.pk))
-    messages.success(request, f"{member.name} is now {member.role_name} of {memberships.sees(member)}.")
+    sees = memberships.sees(member)
+    messages.success(request, f"{member.name} now has the role {member.role_name} in {sees}.")
     return redirect(console.url("members"))
 
 
@@ -266,9 +267,8 @@ def place_page(request: HttpRequest, console: Console, member_id: int) -> HttpRe
         else:
             note = _KEYS_STILL_WORK if is_narrower and member.user != console.person else ""
             sees = memberships.sees(member)
-            messages.success(
-                request, f"{member.name} is now {member.role_name} of {sees}. This holds at once.{note}"
-            )
+            given = f"{member.name} now has the role {member.role_name} in {sees}."
+            messages.success(request, f"{given} This holds at once.{note}")
             return redirect(console.url("members") if member.user != console.person else "console:home")
     context = {"title": f"Role and projects of {member.name}", "form": form}
     return render(request, console, "member_place.html", context, 400 if form.errors else 200)
@@ -362,7 +362,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
     except ValidationError as error:
         messages.error(request, error.messages[0])
     else:
-        messages.success(request, f"{member.name} is now {member.role_name}.")
+        messages.success(request, f"{member.name} now has the role {member.role_name}.")
     return redirect(console.url("members"))
 
 

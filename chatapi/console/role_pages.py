@@ -90,7 +90,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         try:
             own_roles.create(console.organization.pk, sent["name"], sent["description"], form.permissions)
         except ValidationError as error:
-            form.add_error(None, error.messages)
+            form.add_error(None, error)
         else:
             messages.success(request, f"The role {sent['name']} is made. Give it in Members.")
             return redirect(console.url("own_roles"))
@@ -111,7 +111,7 @@ def change_page(request: HttpRequest, console: Console, role_id: int) -> HttpRes
                 row, sent["name"], sent["description"], form.permissions, known=sent["opened_with"]
             )
         except ValidationError as error:
-            form.add_error(None, error.messages)
+            form.add_error(None, error)
         else:
             messages.success(request, f"The role {row.name} is changed. This holds at once.")
             return redirect(console.url("own_roles"))

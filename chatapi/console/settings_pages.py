@@ -25,6 +25,9 @@ from usage.pages.filters import first_mistake
 
 PAGE = 50
 _CHANGE_ORGANIZATION = "accounts.change_organization"
+_FORBIDDEN = (
+    "The organization forbids storing responses for days: this project stores none, whatever is entered here."
+)
 
 
 class OrganizationForm(OwnChangesForm, NamedOrganizationForm):
@@ -140,6 +143,7 @@ def project_page(request: HttpRequest, console: Console, project_id: int) -> Htt
         return redirect(console.url("settings"))
     context = {
         "title": f"Settings of {name}",
+        "intro": _FORBIDDEN if row.organization.forbids_stored_responses else "",
         "form": form,
         "submit": "Save",
         "back": console.url("settings"),

@@ -11,6 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.views import ChangeList
@@ -139,7 +140,7 @@ class OwnRoleInline(TenantAdmin, TabularInline):
 
     @display(description="May")
     def permitted(self, row: OwnRole) -> str:
-        return own_roles.words(row.permissions)
+        return capfirst(own_roles.words(row.permissions))
 
 
 class ProjectInline(TenantAdmin, TabularInline):

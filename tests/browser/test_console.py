@@ -86,7 +86,7 @@ def test_members_are_invited_and_come_in_by_their_link(
     expect(row).to_contain_text("invited")
     row.get_by_role("combobox").select_option("viewer")
     row.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("bert is now viewer.")).to_be_visible()
+    expect(page.get_by_text("bert now has the role viewer.")).to_be_visible()
     other = browser.new_page()
     other.goto(link)
     expect(other.get_by_text("ada invited you to Globex as viewer")).to_be_visible()

@@ -118,7 +118,7 @@ def test_a_limit_takes_a_live_page_away(
     visitor.get_by_label("Only these").check()
     visitor.get_by_label("beta").check()
     visitor.get_by_role("button", name="Save").click()
-    expect(visitor.get_by_text("mia is now member of the project beta of Limits.")).to_be_visible()
+    expect(visitor.get_by_text("mia now has the role member in the project beta of Limits.")).to_be_visible()
     expect(page.locator(".switcher summary").first).to_contain_text("beta", timeout=15_000)
 
     visitor.goto(f"{console}/members")

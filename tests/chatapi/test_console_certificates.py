@@ -73,6 +73,8 @@ def test_a_certificate_is_uploaded_activated_and_removed(admin: Client, alice: P
     assert [each.action for each in entries] == [
         "created", "changed", "activated", "activated", "deactivated", "deactivated", "deleted",
     ]  # fmt: skip
+    assert entries[0].changes["fingerprint"] == [None, row.fingerprint]
+    assert "content" not in entries[0].changes
 
 
 def test_a_wrong_upload_is_an_error_of_its_field(admin: Client, alice: Person, row: Certificate) -> None:

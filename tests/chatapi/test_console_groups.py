@@ -164,12 +164,12 @@ def test_a_member_is_put_into_groups_with_their_projects(
     path = url(alice, f"members/{eve.pk}/place")
     sent = {"role": "member", "sees": "only", "opened_with": form_of(owner, path)["opened_with"]}
     shown = text(owner.post(path, sent | {"groups": [first.pk]}, follow=True))
-    assert "eve is now member of the project research of Acme. This holds at once." in shown
+    assert "eve now has the role member in the project research of Acme. This holds at once." in shown
     assert "keys that they made" not in shown
     before = form_of(owner, path)
     assert (before["groups"], before["projects"]) == ([str(first.pk)], [])
     shown = text(owner.post(path, before | {"groups": [second.pk]}, follow=True))
-    assert "eve is now member of the project default of Acme." in shown
+    assert "eve now has the role member in the project default of Acme." in shown
     assert "API keys that they made or know still work" in shown
     # An older form does not give the first one back.
     assert "was changed or removed just now" in text(owner.post(path, before), 400)

@@ -58,6 +58,13 @@ def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
     assert AuditEntry.objects.get(object_type="accounts.project").actor_id == alice.user.pk
 
 
+def test_a_projects_settings_say_what_the_organization_forbids(alice: Person) -> None:
+    client, page = as_role(alice, Role.ADMIN), url(alice, f"settings/projects/{alice.project.pk}")
+    assert "forbids" not in text(client.get(page))
+    Organization.objects.update(forbids_stored_responses=True)
+    assert "The organization forbids storing responses for days" in text(client.get(page))
+
+
 def test_pages_of_the_projects_have_each_one_once(alice: Person) -> None:
     client, acme = client_of(alice.user), alice.project.organization
     Project.objects.bulk_create(Project(organization=acme, name=f"more {number:03}") for number in range(110))

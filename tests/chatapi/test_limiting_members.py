@@ -116,7 +116,7 @@ def test_a_limit_is_set_changed_and_taken_away(owner: Client, alice: Person, bob
     }
     own = {"role": "member", "sees": "only", "projects": [bob.project.pk], "opened_with": "member all"}
     shown = text(owner.post(path, own, follow=True))
-    assert "bob is now member of the project research of Acme. This holds at once." in shown
+    assert "bob now has the role member in the project research of Acme. This holds at once." in shown
     assert place("bob") == ("member", True, ["research"])
     assert owner.get(path).context["form"].initial["projects"] == [str(bob.project.pk)]
     # Raising the role is an error until the limit is taken away.

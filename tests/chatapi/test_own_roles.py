@@ -258,7 +258,7 @@ def test_a_role_is_made_given_changed_and_removed(acme: Organization, alice: Per
     row = OwnRole.objects.get()
     member = Member.objects.get(user=bob.user)
     given = owner.post(url(alice, f"members/{member.pk}/role"), {"role": f"own-{row.pk}"}, follow=True)
-    assert "bob is now Finance." in text(given)
+    assert "bob now has the role Finance." in text(given)
     initial = owner.get(f"{path}/{row.pk}").context["form"].initial
     assert initial.keys() >= {"usage", "statements"}
     older = {key: value for key, value in initial.items() if value} | {"name": "Accounts"}
@@ -282,6 +282,12 @@ def test_a_choice_names_the_one_that_it_needs(acme: Organization, alice: Person)
     assert "This needs “Read spend, usage and requests, also while they run”, too." in text(answer, 400)
 
 
+def test_a_wrong_name_is_an_error_of_its_field(acme: Organization, alice: Person) -> None:
+    answer = as_role(alice, Role.OWNER).post(url(alice, "members/roles/new"), {"name": "Owner"})
+    assert answer.context["form"].errors == {"name": ["“Owner” is the name of a role of all organizations."]}
+    assert "The role is not saved: see the errors in red below." in text(answer, 400)
+
+
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:
     owner = as_role(alice, Role.OWNER)
     row = own_roles.create(acme.pk, "Finance", "Accounting", own_roles.with_choices(FINANCE))
@@ -303,7 +309,7 @@ def test_a_limited_member_keeps_their_limit(acme: Organization, alice: Person, b
     assert memberships.LIMITED in text(refused)
     place = url(alice, f"members/{member.pk}/place")
     sent = dict(owner.get(place).context["form"].initial) | {"role": f"own-{row.pk}", "sees": "all"}
-    assert "bob is now Finance of Acme." in text(owner.post(place, sent, follow=True))
+    assert "bob now has the role Finance in Acme." in text(owner.post(place, sent, follow=True))
     member.refresh_from_db()
     assert (member.own_role, [*member.projects.all()]) == (row, [])
     assert memberships.place(member) == f"own-{row.pk} all"
