@@ -31,6 +31,11 @@ NEVER = frozenset(
         "accounts.delete_member",
         roles.ADMINISTER_KEYS,
         roles.ADMINISTER_SIGN_IN,
+        # They decide which clients may send requests with the organization's keys.
+        "accounts.view_certificate",
+        "accounts.add_certificate",
+        "accounts.change_certificate",
+        "accounts.delete_certificate",
         # Their pages are in the admin, which is closed to members with an own role.
         "chatapi.view_storedresponse",
         "chatapi.read_storedresponse",
