@@ -282,6 +282,13 @@ def test_a_choice_names_the_one_that_it_needs(acme: Organization, alice: Person)
     assert "This needs “Read spend, usage and requests, also while they run”, too." in text(answer, 400)
 
 
+def test_a_name_is_not_another_one_with_a_space(acme: Organization) -> None:
+    own_roles.create(acme.pk, "Finance", "", own_roles.BASE)
+    for name in ("owner ", "Finance "):
+        with pytest.raises(ValidationError, match="name"):
+            own_roles.create(acme.pk, name, "", own_roles.BASE)
+
+
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:
     owner = as_role(alice, Role.OWNER)
     row = own_roles.create(acme.pk, "Finance", "Accounting", own_roles.with_choices(FINANCE))
