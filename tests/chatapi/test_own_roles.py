@@ -20,6 +20,8 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.test_console_access import TABLE, House, house, outcome
+from usage.books import credit
+from usage.books.credit import Note
 from usage.models import Event
 
 __all__ = ["house"]
@@ -43,6 +45,7 @@ SENT = {
 # Files, and the URL that a script fills.
 _NO_PAGE = re.compile(r"\.\w+$|/ID$")
 READ = "accounts.view_member"
+WRONG = {"low_credit": "-1"}
 
 
 def with_role(organization: Organization, choices: Collection[str], name: str = "eve") -> Client:
@@ -280,6 +283,15 @@ def test_a_choice_names_the_one_that_it_needs(acme: Organization, alice: Person)
     owner = as_role(alice, Role.OWNER)
     answer = owner.post(url(alice, "members/roles/new"), {"name": "Stopping", "stop": "on"})
     assert "This needs “Read spend, usage and requests, also while they run”, too." in text(answer, 400)
+
+
+def test_low_credit_shows_no_notifications_to_a_role_without_them(house: House) -> None:
+    """The page shows a refused amount among the notifications."""
+    credit.grant(house.acme, 10**10, Note("a test", "alice"))
+    path = reverse("console:low_credit", args=[house.acme.pk])
+    choices = ["usage", "budgets", "set_budgets"]
+    assert with_role(house.acme, [*choices, "events"], "reader").post(path, WRONG).status_code == 400
+    assert with_role(house.acme, choices, "setter").post(path, WRONG).status_code == 403
 
 
 def test_a_name_is_not_another_one_with_a_space(acme: Organization) -> None:
