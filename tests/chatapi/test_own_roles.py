@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.test import Client
@@ -299,6 +299,23 @@ def test_a_name_is_not_another_one_with_a_space(acme: Organization) -> None:
     for name in ("owner ", "Finance "):
         with pytest.raises(ValidationError, match="name"):
             own_roles.create(acme.pk, name, "", own_roles.BASE)
+
+
+def test_an_operator_changes_no_role_that_permits_more(acme: Organization) -> None:
+    """A form without the other choices would take them away."""
+    row = own_roles.create(acme.pk, "Finance", "", own_roles.with_choices(FINANCE))
+    known = own_roles.create(acme.pk, "Reader of members", "", own_roles.with_choices(["members"]))
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=["view_member", "change_member"]))
+    client, path = client_of(clerk), reverse("console:own_roles", args=[acme.pk])
+    assert client.post(f"{path}/{row.pk}", {"name": "Accounts"}).status_code == 403
+    assert client.post(f"{path}/{row.pk}/remove").status_code == 403
+    row.refresh_from_db()
+    assert row.permissions == sorted(own_roles.with_choices(FINANCE))
+    assert client.post(f"{path}/{known.pk}", {"name": "Members", "members": "on"}).status_code == 302
+    listed = client.get(path).content.decode()
+    assert f"{path}/{known.pk}" in listed
+    assert f"{path}/{row.pk}" not in listed
 
 
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:
