@@ -31,7 +31,7 @@ NEVER = frozenset(
         "accounts.delete_member",
         roles.ADMINISTER_KEYS,
         roles.ADMINISTER_SIGN_IN,
-        # They decide from which clients keys are accepted, also keys that the person knows.
+        # They decide which clients may send requests with the organization's keys.
         "accounts.view_certificate",
         "accounts.add_certificate",
         "accounts.change_certificate",
@@ -210,6 +210,7 @@ def _check_same(row: OwnRole, known: str) -> None:
 
 
 def _save(row: OwnRole, name: str, description: str, permissions: Collection[str]) -> None:
+    name = name.strip()  # a page shows no space at the end, so it tells no name from another
     if name.lower() in _RESERVED:
         raise ValidationError({"name": f"“{name}” is the name of a role of all organizations."})
     same = OwnRole.objects.filter(organization=row.organization_id, name__iexact=name).exclude(pk=row.pk)

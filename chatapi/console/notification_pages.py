@@ -8,6 +8,7 @@ from uuid import UUID
 from django import forms
 from django.conf import settings
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -181,6 +182,8 @@ def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None
 @page(SET_LOW_CREDIT)
 def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
     """Store the balance below which credit is low."""
+    if not console.may(PERMISSION):  # a refused form is shown among the notifications
+        raise PermissionDenied
     if request.method != "POST":  # A sign-in or a conflict redirects here, the URL of a refused form.
         return redirect(console.url("notifications"))
     form = _low_credit_form(console, request.POST)

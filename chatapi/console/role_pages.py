@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import access, own_roles, roles
+from accounts import own_roles, roles
 from accounts.models import MAX_DESCRIPTION_CHARS, OwnRole
 from chatapi.console.member_pages import own_roles_of
 from chatapi.console.tenancy import Console, page, render
@@ -71,8 +71,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     context = {
         "title": "Roles",
         "roles": [
-            (row, own_roles.words(row.permissions), may_change and not _is_above(console, row))
-            for row in rows
+            (row, own_roles.words(row.permissions), may_change and _may_all(console, row)) for row in rows
         ],
         "meanings": [(role.value, meaning) for role, meaning in roles.MEANINGS.items()],
         "may_change": may_change,
@@ -134,8 +133,9 @@ def remove(request: HttpRequest, console: Console, role_id: int) -> HttpResponse
     return redirect(console.url("own_roles"))
 
 
-def _is_above(console: Console, row: OwnRole) -> bool:
-    return roles.is_above(access.rank_of(row), access.role_in(console.person, console.organization.pk))
+def _may_all(console: Console, row: OwnRole) -> bool:
+    """Return whether the person may do all that the role permits, so that the form has all of its choices."""
+    return all(map(console.may, own_roles.permissions_of(row.permissions) - own_roles.BASE))
 
 
 def _changeable(console: Console, role_id: int) -> OwnRole:
@@ -143,6 +143,6 @@ def _changeable(console: Console, role_id: int) -> OwnRole:
     row = own_roles_of(console).filter(pk=role_id).first()
     if row is None:
         raise Http404("There is no such role.")
-    if _is_above(console, row):
+    if not _may_all(console, row):
         raise PermissionDenied
     return row

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.test import Client
@@ -20,6 +20,8 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.test_console_access import TABLE, House, house, outcome
+from usage.books import credit
+from usage.books.credit import Note
 from usage.models import Event
 
 __all__ = ["house"]
@@ -43,6 +45,7 @@ SENT = {
 # Files, and the URL that a script fills.
 _NO_PAGE = re.compile(r"\.\w+$|/ID$")
 READ = "accounts.view_member"
+WRONG = {"low_credit": "-1"}
 
 
 def with_role(organization: Organization, choices: Collection[str], name: str = "eve") -> Client:
@@ -286,6 +289,39 @@ def test_a_wrong_name_is_an_error_of_its_field(acme: Organization, alice: Person
     answer = as_role(alice, Role.OWNER).post(url(alice, "members/roles/new"), {"name": "Owner"})
     assert answer.context["form"].errors == {"name": ["“Owner” is the name of a role of all organizations."]}
     assert "The role is not saved: see the errors in red below." in text(answer, 400)
+
+
+def test_low_credit_shows_no_notifications_to_a_role_without_them(house: House) -> None:
+    """The page shows a refused amount among the notifications."""
+    credit.grant(house.acme, 10**10, Note("a test", "alice"))
+    path = reverse("console:low_credit", args=[house.acme.pk])
+    choices = ["usage", "budgets", "set_budgets"]
+    assert with_role(house.acme, [*choices, "events"], "reader").post(path, WRONG).status_code == 400
+    assert with_role(house.acme, choices, "setter").post(path, WRONG).status_code == 403
+
+
+def test_a_name_is_not_another_one_with_a_space(acme: Organization) -> None:
+    own_roles.create(acme.pk, "Finance", "", own_roles.BASE)
+    for name in ("owner ", "Finance "):
+        with pytest.raises(ValidationError, match="name"):
+            own_roles.create(acme.pk, name, "", own_roles.BASE)
+
+
+def test_an_operator_changes_no_role_that_permits_more(acme: Organization) -> None:
+    """A form without the other choices would take them away."""
+    row = own_roles.create(acme.pk, "Finance", "", own_roles.with_choices(FINANCE))
+    known = own_roles.create(acme.pk, "Reader of members", "", own_roles.with_choices(["members"]))
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=["view_member", "change_member"]))
+    client, path = client_of(clerk), reverse("console:own_roles", args=[acme.pk])
+    assert client.post(f"{path}/{row.pk}", {"name": "Accounts"}).status_code == 403
+    assert client.post(f"{path}/{row.pk}/remove").status_code == 403
+    row.refresh_from_db()
+    assert row.permissions == sorted(own_roles.with_choices(FINANCE))
+    assert client.post(f"{path}/{known.pk}", {"name": "Members", "members": "on"}).status_code == 302
+    listed = client.get(path).content.decode()
+    assert f"{path}/{known.pk}" in listed
+    assert f"{path}/{row.pk}" not in listed
 
 
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:
