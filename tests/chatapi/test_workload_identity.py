@@ -1,7 +1,9 @@
 """Programs without stored keys: which tokens of theirs can be exchanged, and what the access tokens open."""
 
 import json
+import string
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import api_keys, keys
+from accounts import api_keys, end_users, keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import KeyChanged, NotAuthenticated
@@ -160,6 +162,24 @@ def test_a_changed_access_token_opens_nothing(federated: Federated, bob: Person,
     for forged in (mixed, of_secret, other_pepper, good.swapcase(), f"{good}0"):
         assert not is_let_in(forged)
     assert is_let_in(good)
+
+
+def base_62(number: int, length: int) -> str:
+    """Return the last digits of the number, as keys have them."""
+    digits = string.digits + string.ascii_uppercase + string.ascii_lowercase
+    return "".join(digits[number // 62**place % 62] for place in reversed(range(length)))
+
+
+def test_a_shown_digest_of_an_end_user_signs_no_access_token(federated: Federated) -> None:
+    """Clients choose the names of end users, and receipts show their digests, which have the same pepper."""
+    body = f"ck_live_{federated.key.get().public}_{base_62(int(time.time()) + 10**6, 6)}"
+    for name in (f"access token {body}", body):
+        shown = end_users.stored_name(name, is_hashed=True)
+        assert shown is not None
+        forged = body + base_62(int(shown.removeprefix(end_users.PREFIX), 16), 26)
+        forged += base_62(zlib.crc32(forged.encode()), api_keys.CHECKSUM_LENGTH)
+        assert api_keys.parse(forged) is not None
+        assert not is_let_in(forged)
 
 
 def public_pem(key: Any) -> bytes:
