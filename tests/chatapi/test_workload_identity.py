@@ -365,6 +365,25 @@ def test_a_provider_that_is_enabled_again_gives_new_tokens(federated: Federated)
     assert APIKey.objects.get(pk=federated.rule["api_key_id"]).name == "deploy"
 
 
+@pytest.mark.parametrize("of", ["rule", "key"])
+def test_access_tokens_stay_ended_when_the_rule_is_enabled_again(federated: Federated, of: str) -> None:
+    old = federated.access_token()
+    for is_enabled in (False, True):
+        if of == "rule":
+            federated.change_rule(enabled=is_enabled)
+        else:
+            keys.set_active(federated.key, is_active=is_enabled)
+    assert not is_let_in(old)
+    assert is_let_in(federated.access_token())
+
+
+def test_a_matcher_with_another_type_ends_access_tokens(federated: Federated) -> None:
+    federated.change_rule(attribute_matchers={"sub": SUBJECT, "claim": 1})
+    old = federated.access_token(federated.issuer.token(claim=1))
+    federated.change_rule(attribute_matchers={"sub": SUBJECT, "claim": True})
+    assert not is_let_in(old)
+
+
 def test_permissions_hold_for_tokens_that_exist(federated: Federated) -> None:
     token = federated.access_token()
     federated.change_rule(permissions={"type": "restricted", "scopes": ["models"]})
