@@ -5,6 +5,7 @@ import string
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,15 @@ from pytest_django import Settings
 from accounts import api_keys, end_users, keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.errors import KeyChanged, NotAuthenticated
-from accounts.models import APIKey, FederationRule, Organization, Project, ServiceAccount
+from accounts.errors import KeyChanged, NotAuthenticated, SigningKeysUnavailable
+from accounts.models import (
+    APIKey,
+    FederationRule,
+    Organization,
+    Project,
+    ServiceAccount,
+    WorkloadIdentityProvider,
+)
 from accounts.workload_identity import signing_keys
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in
@@ -40,6 +48,7 @@ from tests.chatapi.token_issuer import (
     jwk,
     post_exchange,
 )
+from tests.installation import wait_for
 
 pytestmark = pytest.mark.usefixtures("db", "without_counts")
 PROVIDERS = f"{HERE}/workload_identity_providers"
@@ -481,6 +490,32 @@ def test_known_keys_outlive_an_outage_of_the_issuer(
     answer = discovered.send()
     assert (answer.status_code, answer.json()["error"]) == (503, "temporarily_unavailable")
     assert answer.headers["retry-after"]
+
+
+def test_known_keys_do_not_wait_for_an_issuer_that_hangs(
+    discovered: Federated, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert discovered.access_token()
+    provider = WorkloadIdentityProvider.objects.get(pk=discovered.provider["id"])
+    for name, seconds in (("REFETCH_S", 0.0), ("_FRESH_S", 0.0), ("_WAIT_S", 0.1)):
+        monkeypatch.setattr(signing_keys, name, seconds)
+    with ThreadPoolExecutor() as threads, issuer.hanging():
+        threads.submit(signing_keys.find, provider, "rsa", "RS256")
+        wait_for(lambda: len(issuer.paths) == 3, "the second fetch")
+        assert discovered.access_token()
+
+
+def test_few_threads_wait_for_an_issuer_that_hangs(
+    discovered: Federated, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django has eight threads for pages; strangers can cause a fetch."""
+    provider = WorkloadIdentityProvider.objects.get(pk=discovered.provider["id"])
+    monkeypatch.setattr(signing_keys, "_WAIT_S", 60.0)
+    with ThreadPoolExecutor(8) as threads, issuer.hanging():
+        asked = [threads.submit(signing_keys.find, provider, "x", "RS256") for _ in range(8)]
+        wait_for(lambda: sum(each.done() for each in asked) >= 4, "refusals", timeout_s=3)
+        ended = [each.exception() for each in asked if each.done()]
+    assert {type(each) for each in ended} == {SigningKeysUnavailable}
 
 
 @pytest.mark.parametrize("fault", ["another issuer", "broken", "plain HTTP", "private address"])
