@@ -228,6 +228,8 @@ def test_a_symmetric_or_missing_signature_is_refused(federated: Federated) -> No
         ({"iat": 10**11}, "not valid yet"),
         ({"sub": "system:serviceaccount:shop:other"}, "No enabled federation rule"),
         ({"sub": None}, "No enabled federation rule"),
+        ({"sub": 7}, "'sub' of the subject token must be a text"),
+        ({"jti": 7}, "'jti' of the subject token must be a text"),
         ({"key": OTHER_RSA}, UNTRUSTED),
         ({"kid": "unknown"}, UNTRUSTED),
         ({"kid": "ec"}, UNTRUSTED),
@@ -418,6 +420,12 @@ def test_strangers_learn_nothing_about_providers(federated: Federated, charlie: 
     absent = exchange_body(federated.provider["id"], "999999999", federated.issuer.token())
     assert post_exchange(crossed).content == post_exchange(absent).content
     assert post_exchange(crossed).status_code == 400
+
+
+def test_a_token_with_a_detached_payload_tells_nothing_about_providers(federated: Federated) -> None:
+    header = {"alg": "RS256", "kid": "rsa", "b64": False, "crit": ["b64"]}
+    token = f"{jwt.utils.base64url_encode(json.dumps(header).encode()).decode()}..eA"
+    assert federated.refusal(token) == federated.refusal(token, identity_provider_id="999999999")
 
 
 def test_wrong_tokens_count_as_wrong_keys(federated: Federated, settings: Settings) -> None:
