@@ -289,6 +289,17 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, content_type: str) ->
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
 
 
+def test_a_form_that_django_refuses_has_an_error_of_oauth() -> None:
+    form = "application/x-www-form-urlencoded"
+    for body, content_type in (
+        ("grant_type=x", f"{form}; charset=latin-1"),
+        (urlencode({f"name{each}": 1 for each in range(2_000)}), form),
+    ):
+        answer = post_exchange(body, content_type)
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+        assert answer.json()["error"] == "invalid_request"
+
+
 @pytest.mark.parametrize(
     ("value", "claim", "matches"),
     [
