@@ -81,10 +81,15 @@ def end_previous_secrets(rows: QuerySet[APIKey]) -> int:
     return recorder.update(overlapping, previous_public=None, previous_digest="", previous_expires_at=None)
 
 
+@transaction.atomic
 def set_active(rows: QuerySet[APIKey], *, is_active: bool) -> int:
-    """Enable or disable these keys; returns how many changed."""
+    """Enable or disable these keys; returns how many changed. Access tokens of disabled keys end for good."""
     # Revoked keys stay as they are: enabling one would show it as active though it is refused.
-    return recorder.update(rows.filter(revoked_at=None).exclude(is_active=is_active), is_active=is_active)
+    changing = rows.filter(revoked_at=None).exclude(is_active=is_active)
+    with_tokens = [] if is_active else list(changing.filter(digest="").values_list("pk", flat=True))
+    count = recorder.update(changing, is_active=is_active)
+    end_access_tokens(APIKey.objects.filter(pk__in=with_tokens))
+    return count
 
 
 def revoke(rows: QuerySet[APIKey]) -> int:

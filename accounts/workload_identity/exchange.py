@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jwt
 from django.conf import settings
+from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
 from accounts import access, api_keys
 from accounts.errors import TokenRefused
@@ -39,6 +40,8 @@ _FAULTS: Mapping[type[jwt.PyJWTError], str] = {
     jwt.InvalidIssuedAtError: _MALFORMED,
     jwt.InvalidAudienceError: "The claim 'aud' of the subject token does not have the provider's audience.",
     jwt.InvalidIssuerError: "The claim 'iss' of the subject token is not the provider's issuer.",
+    InvalidSubjectError: "The claim 'sub' of the subject token must be a text.",
+    InvalidJTIError: "The claim 'jti' of the subject token must be a text.",
 }
 
 
@@ -80,6 +83,8 @@ def _header(subject_token: str) -> tuple[str | None, str]:
         header = jwt.get_unverified_header(subject_token)
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise TokenRefused(_MALFORMED) from None
+    if "crit" in header:  # such as a payload outside of the token, of which PyJWT complains later
+        raise TokenRefused(_MALFORMED)
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise TokenRefused(f"The subject token must be signed by one of {', '.join(ALGORITHMS)}.")

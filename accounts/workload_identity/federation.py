@@ -4,6 +4,7 @@ A change of what a provider or a rule accepts ends the access tokens that were i
 is still accepted gets another one.
 """
 
+import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -73,7 +74,10 @@ def change_rule(rule: FederationRule, *, of_key: dict[str, Any], **columns: Any)
     key = APIKey.objects.select_for_update().get(pk=rule.api_key_id)
     if of_key.get("is_active") and key.revoked_at is not None:
         raise ValidationError({"enabled": "The key of this rule is revoked. Create another rule."})
-    is_narrowed = columns.get("attribute_matchers", rule.attribute_matchers) != rule.attribute_matchers
+    ends_tokens = key.is_active and of_key.get("is_active") is False
+    matchers = columns.get("attribute_matchers", rule.attribute_matchers)
+    # As text, because Python takes 1 and True for equal.
+    ends_tokens |= json.dumps(matchers, sort_keys=True) != json.dumps(rule.attribute_matchers, sort_keys=True)
     for name, value in columns.items():
         setattr(rule, name, value)
     rule.full_clean()
@@ -82,7 +86,7 @@ def change_rule(rule: FederationRule, *, of_key: dict[str, Any], **columns: Any)
         setattr(key, name, value)
     key.full_clean()
     key.save(update_fields=["name", *of_key])
-    if is_narrowed:
+    if ends_tokens:
         keys.end_access_tokens(APIKey.objects.filter(pk=key.pk))
     rule.api_key = key
 

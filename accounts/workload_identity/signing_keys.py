@@ -1,15 +1,17 @@
 """The signing keys of issuers: uploaded ones, or fetched ones, which each process caches.
 
 Strangers can cause a fetch, by a token with an unknown key id. So a process asks an issuer at most once in
-`REFETCH_S`, for one provider of an organization at a time, and for `_FETCHES` organizations.
+`REFETCH_S`, for one provider of an organization at a time, and for `_FETCHES` organizations. Meanwhile few
+other threads wait; those with a usable key do not.
 """
 
 import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Lock, Semaphore
 from typing import Any, Final
 
 import jwt
@@ -25,11 +27,13 @@ REFETCH_S = 30.0
 # Fetched again after an hour. If that fails, they are used until the end of the day.
 _FRESH_S, _USABLE_S = 3_600.0, 86_400.0
 _FETCHES: Final = 4
-# A thread that waits for another one's fetch holds one of Django's few places.
+# A thread that waits for another one's fetch holds one of Django's eight places for pages.
 _WAIT_S = 5.0
+_WAITING: Final = 3
 _MAX_CACHED = 1_000
 
 _fetches = threading.BoundedSemaphore(_FETCHES)
+_waiting = threading.BoundedSemaphore(_WAITING)
 _by_organization: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -55,17 +59,25 @@ def find(provider: WorkloadIdentityProvider, kid: str | None, algorithm: str) ->
     while len(_cache) > _MAX_CACHED:
         _cache.popitem(last=False)
     found = jwks.find(cached.keys, kid, algorithm)
-    if found is not None and time.monotonic() - cached.fetched_at < _FRESH_S:
+    age_s = time.monotonic() - cached.fetched_at
+    if found is not None and age_s < _FRESH_S:
         return found
-    _refresh(provider, cached)
+    is_usable = found is not None and age_s <= _USABLE_S
+    try:
+        _refresh(provider, cached, wait_s=0.0 if is_usable else _WAIT_S)
+    except SigningKeysUnavailable:
+        if not is_usable:
+            raise
     if time.monotonic() - cached.fetched_at > _USABLE_S:
         raise SigningKeysUnavailable
     return jwks.find(cached.keys, kid, algorithm)
 
 
-def _refresh(provider: WorkloadIdentityProvider, cached: _Cached) -> None:
-    """Fetch the keys, unless the issuer was asked just now. The old ones stay if that fails."""
-    with _turn(provider.organization_id):
+def _refresh(provider: WorkloadIdentityProvider, cached: _Cached, *, wait_s: float) -> None:
+    """Fetch the keys, unless the issuer was asked just now. The old ones stay if that fails. Raises
+    `SigningKeysUnavailable` if other threads fetch for longer than this.
+    """
+    with _turn(provider.organization_id, wait_s):
         if time.monotonic() - cached.asked_at < REFETCH_S:
             return
         cached.asked_at = time.monotonic()
@@ -77,23 +89,30 @@ def _refresh(provider: WorkloadIdentityProvider, cached: _Cached) -> None:
 
 
 @contextmanager
-def _turn(organization_id: int) -> Iterator[None]:
+def _turn(organization_id: int, wait_s: float) -> Iterator[None]:
     """Let one thread of an organization fetch at a time. Raises `SigningKeysUnavailable`."""
     # The pool has few connections, and the issuer may take seconds.
     if not connection.in_atomic_block:
         connection.close()
     own = _by_organization[organization_id]
-    if not own.acquire(timeout=_WAIT_S):
+    with ExitStack() as held:
+        for each in (own, _fetches):
+            _acquire(each, wait_s)
+            held.callback(each.release)
+        yield
+
+
+def _acquire(lock: "Lock | Semaphore", wait_s: float) -> None:
+    """Acquire it; few threads wait, for at most this long. Raises `SigningKeysUnavailable`."""
+    if lock.acquire(blocking=False):
+        return
+    if not wait_s or not _waiting.acquire(blocking=False):
         raise SigningKeysUnavailable
     try:
-        if not _fetches.acquire(timeout=_WAIT_S):
+        if not lock.acquire(timeout=wait_s):
             raise SigningKeysUnavailable
-        try:
-            yield
-        finally:
-            _fetches.release()
     finally:
-        own.release()
+        _waiting.release()
 
 
 def _fetched(provider: WorkloadIdentityProvider) -> list[jwks.JWK]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from django.conf import settings
+from django.core.exceptions import BadRequest, TooManyFieldsSent
 from django.http import HttpRequest, JsonResponse
 from django.http.request import QueryDict
 from django.views.decorators.cache import never_cache
@@ -99,7 +100,11 @@ def _parameters(request: HttpRequest) -> Mapping[str, Any]:
             except msgspec.ValidationError:
                 raise _Refused("invalid_request", "A number in the body is out of range.") from None
         case "application/x-www-form-urlencoded":
-            form: QueryDict = request.POST
+            try:
+                form: QueryDict = request.POST
+            except (BadRequest, TooManyFieldsSent):
+                text = "Send a form in UTF-8, with few parameters."
+                raise _Refused("invalid_request", text) from None
             if name := next((name for name, values in form.lists() if len(values) > 1), None):
                 raise _Refused("invalid_request", f"Send '{name[:100]}' once.")
             return form.dict()

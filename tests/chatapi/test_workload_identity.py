@@ -1,8 +1,11 @@
 """Programs without stored keys: which tokens of theirs can be exchanged, and what the access tokens open."""
 
 import json
+import string
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,19 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from accounts import api_keys, certificates, keys
+from accounts import api_keys, certificates, end_users, keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.errors import KeyChanged, NotAuthenticated
-from accounts.models import APIKey, FederationRule, Organization, Project, ServiceAccount
+from accounts.errors import KeyChanged, NotAuthenticated, SigningKeysUnavailable
+from accounts.models import (
+    APIKey,
+    FederationRule,
+    Organization,
+    Project,
+    ServiceAccount,
+    WorkloadIdentityProvider,
+)
+from accounts.sign_in import fetching
 from accounts.workload_identity import signing_keys
 from tests.admin_pages import client_of
 from tests.cast import Person, is_let_in
@@ -40,6 +51,7 @@ from tests.chatapi.token_issuer import (
     post_exchange,
 )
 from tests.client_certificates import make
+from tests.installation import wait_for
 
 pytestmark = pytest.mark.usefixtures("db", "without_counts")
 PROVIDERS = f"{HERE}/workload_identity_providers"
@@ -164,6 +176,24 @@ def test_a_changed_access_token_opens_nothing(federated: Federated, bob: Person,
     assert is_let_in(good)
 
 
+def base_62(number: int, length: int) -> str:
+    """Return the last digits of the number, as keys have them."""
+    digits = string.digits + string.ascii_uppercase + string.ascii_lowercase
+    return "".join(digits[number // 62**place % 62] for place in reversed(range(length)))
+
+
+def test_a_shown_digest_of_an_end_user_signs_no_access_token(federated: Federated) -> None:
+    """Clients choose the names of end users, and receipts show their digests, which have the same pepper."""
+    body = f"ck_live_{federated.key.get().public}_{base_62(int(time.time()) + 10**6, 6)}"
+    for name in (f"access token {body}", body):
+        shown = end_users.stored_name(name, is_hashed=True)
+        assert shown is not None
+        forged = body + base_62(int(shown.removeprefix(end_users.PREFIX), 16), 26)
+        forged += base_62(zlib.crc32(forged.encode()), api_keys.CHECKSUM_LENGTH)
+        assert api_keys.parse(forged) is not None
+        assert not is_let_in(forged)
+
+
 def public_pem(key: Any) -> bytes:
     kind = serialization.PublicFormat.SubjectPublicKeyInfo
     return bytes(key.public_key().public_bytes(serialization.Encoding.PEM, kind))
@@ -201,6 +231,8 @@ def test_a_symmetric_or_missing_signature_is_refused(federated: Federated) -> No
         ({"iat": 10**11}, "not valid yet"),
         ({"sub": "system:serviceaccount:shop:other"}, "No enabled federation rule"),
         ({"sub": None}, "No enabled federation rule"),
+        ({"sub": 7}, "'sub' of the subject token must be a text"),
+        ({"jti": 7}, "'jti' of the subject token must be a text"),
         ({"key": OTHER_RSA}, UNTRUSTED),
         ({"kid": "unknown"}, UNTRUSTED),
         ({"kid": "ec"}, UNTRUSTED),
@@ -258,6 +290,17 @@ def test_a_wrong_request_names_the_parameter(
 def test_a_body_that_is_no_request_is_refused(body: bytes, content_type: str) -> None:
     answer = post_exchange(body, content_type)
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+
+
+def test_a_form_that_django_refuses_has_an_error_of_oauth() -> None:
+    form = "application/x-www-form-urlencoded"
+    for body, content_type in (
+        ("grant_type=x", f"{form}; charset=latin-1"),
+        (urlencode({f"name{each}": 1 for each in range(2_000)}), form),
+    ):
+        answer = post_exchange(body, content_type)
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+        assert answer.json()["error"] == "invalid_request"
 
 
 @pytest.mark.parametrize(
@@ -347,6 +390,25 @@ def test_a_provider_that_is_enabled_again_gives_new_tokens(federated: Federated)
     assert APIKey.objects.get(pk=federated.rule["api_key_id"]).name == "deploy"
 
 
+@pytest.mark.parametrize("of", ["rule", "key"])
+def test_access_tokens_stay_ended_when_the_rule_is_enabled_again(federated: Federated, of: str) -> None:
+    old = federated.access_token()
+    for is_enabled in (False, True):
+        if of == "rule":
+            federated.change_rule(enabled=is_enabled)
+        else:
+            keys.set_active(federated.key, is_active=is_enabled)
+    assert not is_let_in(old)
+    assert is_let_in(federated.access_token())
+
+
+def test_a_matcher_with_another_type_ends_access_tokens(federated: Federated) -> None:
+    federated.change_rule(attribute_matchers={"sub": SUBJECT, "claim": 1})
+    old = federated.access_token(federated.issuer.token(claim=1))
+    federated.change_rule(attribute_matchers={"sub": SUBJECT, "claim": True})
+    assert not is_let_in(old)
+
+
 def test_permissions_hold_for_tokens_that_exist(federated: Federated) -> None:
     token = federated.access_token()
     federated.change_rule(permissions={"type": "restricted", "scopes": ["models"]})
@@ -385,6 +447,12 @@ def test_strangers_learn_nothing_about_providers(federated: Federated, charlie: 
     absent = exchange_body(federated.provider["id"], "999999999", federated.issuer.token())
     assert post_exchange(crossed).content == post_exchange(absent).content
     assert post_exchange(crossed).status_code == 400
+
+
+def test_a_token_with_a_detached_payload_tells_nothing_about_providers(federated: Federated) -> None:
+    header = {"alg": "RS256", "kid": "rsa", "b64": False, "crit": ["b64"]}
+    token = f"{jwt.utils.base64url_encode(json.dumps(header).encode()).decode()}..eA"
+    assert federated.refusal(token) == federated.refusal(token, identity_provider_id="999999999")
 
 
 def test_wrong_tokens_count_as_wrong_keys(federated: Federated, settings: Settings) -> None:
@@ -457,6 +525,34 @@ def test_known_keys_outlive_an_outage_of_the_issuer(
     answer = discovered.send()
     assert (answer.status_code, answer.json()["error"]) == (503, "temporarily_unavailable")
     assert answer.headers["retry-after"]
+
+
+def test_known_keys_do_not_wait_for_an_issuer_that_hangs(
+    discovered: Federated, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert discovered.access_token()
+    provider = WorkloadIdentityProvider.objects.get(pk=discovered.provider["id"])
+    for name, seconds in (("REFETCH_S", 0.0), ("_FRESH_S", 0.0), ("_WAIT_S", 0.1)):
+        monkeypatch.setattr(signing_keys, name, seconds)
+    with ThreadPoolExecutor() as threads, issuer.hanging():
+        threads.submit(signing_keys.find, provider, "rsa", "RS256")
+        wait_for(lambda: len(issuer.paths) == 3, "the second fetch")
+        assert discovered.access_token()
+
+
+def test_few_threads_wait_for_an_issuer_that_hangs(
+    discovered: Federated, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django has eight threads for pages; strangers can cause a fetch."""
+    provider = WorkloadIdentityProvider.objects.get(pk=discovered.provider["id"])
+    monkeypatch.setattr(signing_keys, "_WAIT_S", 60.0)
+    for name in ("_SILENCE_S", "TIME_LIMIT_S"):
+        monkeypatch.setattr(fetching, name, 60.0)
+    with ThreadPoolExecutor(8) as threads, issuer.hanging():
+        asked = [threads.submit(signing_keys.find, provider, "x", "RS256") for _ in range(8)]
+        wait_for(lambda: sum(each.done() for each in asked) >= 4, "refusals")
+        ended = [each.exception() for each in asked if each.done()]
+    assert {type(each) for each in ended} == {SigningKeysUnavailable}
 
 
 @pytest.mark.parametrize("fault", ["another issuer", "broken", "plain HTTP", "private address"])

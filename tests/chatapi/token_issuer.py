@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import jwt
@@ -44,6 +44,8 @@ class Issuer:
         self.keys = [jwk(RSA, "rsa", alg="RS256", use="sig"), jwk(EC, "ec"), jwk(ED, "ed")]
         self.paths: list[str] = []
         self.is_broken = False
+        self._may_answer = Event()
+        self._may_answer.set()
 
     @property
     def jwks(self) -> dict[str, Any]:
@@ -57,6 +59,15 @@ class Issuer:
         return jwt.encode(sent, key, alg, headers={} if kid is None else {"kid": kid})
 
     @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Answer nothing until the end of the block."""
+        self._may_answer.clear()
+        try:
+            yield
+        finally:
+            self._may_answer.set()
+
+    @contextmanager
     def running(self, certificate: Path) -> Iterator["Issuer"]:
         """Serve the description and the keys until the end of the block."""
         issuer = self
@@ -64,6 +75,7 @@ class Issuer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.paths.append(self.path)
+                issuer._may_answer.wait(30)
                 answers = {
                     "/.well-known/openid-configuration": {
                         "issuer": issuer.named_issuer,
