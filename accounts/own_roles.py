@@ -111,7 +111,7 @@ CHOICES: Mapping[str, Choice] = {
         "Create and change projects", frozenset({"accounts.add_project", "accounts.change_project"})
     ),
     "settings": Choice(
-        "Change the organization's name, time zone and dialect, and forbid storing responses",
+        "Change the organization's name, time zone, dialect, and whether responses may be stored",
         frozenset({"accounts.change_organization"}),
     ),
 }

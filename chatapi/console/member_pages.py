@@ -363,7 +363,7 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
         messages.error(request, error.messages[0])
     else:
         messages.success(request, f"{member.name} now has the role {member.role_name}.")
-    return redirect(console.url("members"))
+    return redirect(console.url("members") if member.user != console.person else "console:home")
 
 
 @require_POST

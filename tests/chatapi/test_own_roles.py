@@ -324,6 +324,31 @@ def test_an_operator_changes_no_role_that_permits_more(acme: Organization) -> No
     assert f"{path}/{row.pk}" not in listed
 
 
+def test_the_choice_of_settings_names_all_that_its_form_changes(house: House) -> None:
+    """Who may forbid storing responses may allow it again, too."""
+    client, path = with_role(house.acme, ["settings"]), reverse("console:settings", args=[house.acme.pk])
+    form = client.get(path).context["form"]
+    assert [*form.fields] == ["name", "time_zone", "default_dialect", "forbids_stored_responses"]
+    sent = form.initial | {"default_dialect": "", "forbids_stored_responses": "on"}
+    assert client.post(path, sent).status_code == 302
+    house.acme.refresh_from_db()
+    assert house.acme.forbids_stored_responses
+    words = own_roles.words(role_of(client).permissions)
+    assert "name, time zone, dialect, and whether responses may be stored" in words
+
+
+def test_owners_who_take_a_role_without_members_get_home(
+    acme: Organization, alice: Person, bob: Person
+) -> None:
+    owner = as_role(alice, Role.OWNER)
+    as_role(bob, Role.OWNER)
+    row = own_roles.create(acme.pk, "Auditor", "", own_roles.with_choices(AUDITOR))
+    member = Member.objects.get(user=alice.user)
+    sent = {"role": f"own-{row.pk}"}
+    answer = owner.post(url(alice, f"members/{member.pk}/role"), sent, follow=True)
+    assert "alice is now Auditor." in text(answer)
+
+
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:
     owner = as_role(alice, Role.OWNER)
     row = own_roles.create(acme.pk, "Finance", "Accounting", own_roles.with_choices(FINANCE))
