@@ -87,7 +87,10 @@ CHOICES: Mapping[str, Choice] = {
     "stop": Choice("Stop running requests", frozenset({"usage.change_generation"}), ("usage",)),
     "budgets": Choice("Read budgets and limits", _BUDGETS, ("usage",)),
     "set_budgets": Choice(
-        "Set budgets, limits and spend alerts, and when credit is low", _SET_BUDGETS, ("budgets",)
+        "Set budgets and limits; also spend alerts, if it reads members, and when credit is low, if it reads "
+        "notifications",
+        _SET_BUDGETS,
+        ("budgets",),
     ),
     "keys": Choice(
         "Read API keys, their use and limits", frozenset({"accounts.view_apikey"}), ("usage", "budgets")

@@ -16,6 +16,10 @@ from accounts.pages.admin_mixins import ReadOnlyAdmin
 
 # Permissions that pages ask for besides those of their lists, and lists that the menu calls otherwise.
 _WORDS = {
+    "accounts.add_certificate": "Client certificates: add",
+    "accounts.change_certificate": "Client certificates: change",
+    "accounts.delete_certificate": "Client certificates: delete",
+    "accounts.view_certificate": "Client certificates: view",
     "audit.view_auditentry": "Audit log: view",
     "chatapi.read_storedresponse": "Stored responses: read the content",
     "payment.add_payment": "Payments: pay",

@@ -87,7 +87,9 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page("usage.delete_budgetlimit")
 def remove(request: HttpRequest, console: Console, alert_id: int) -> HttpResponse:
-    """Remove an alert."""
+    """Remove an alert; nobody removes what they don't see."""
+    if not console.may("accounts.view_member"):
+        raise PermissionDenied
     alert = console.rows(SpendAlert.objects.filter(pk=alert_id)).first()
     if alert is None:
         raise Http404("There is no such spend alert.")

@@ -51,6 +51,7 @@ def test_a_new_row_is_recorded_with_its_values(acting: None) -> None:
     assert entry.changes == {
         "name": [None, "Globex"],
         "time_zone": [None, "Europe/Berlin"],
+        "forbids_stored_responses": [None, False],
         "is_active": [None, True],
     }
     assert entry.at is not None

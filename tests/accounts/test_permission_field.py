@@ -54,6 +54,7 @@ def test_every_permission_of_a_role_is_offered() -> None:
 
 # Permissions that buttons, the audit log, statements and the console check, and no page of a model does.
 ASKED_ELSEWHERE = {
+    *(f"accounts.{act}_certificate" for act in ("add", "change", "delete", "view")),
     "audit.view_auditentry",
     "chatapi.read_storedresponse",
     "payment.add_payment",
@@ -103,7 +104,7 @@ def test_permissions_are_named_like_the_entries_of_the_menu(settings: Any) -> No
             assert words(permission).casefold() == f"{' and '.join(titles)}: view".casefold()
         else:
             without_entry.add(words(permission))
-    assert without_entry == {"Budgets of all periods: view"}
+    assert without_entry == {"Budgets of all periods: view", "Client certificates: view"}
 
 
 def test_what_changes_budgets_is_named_like_their_entry() -> None:

@@ -346,7 +346,7 @@ def test_owners_who_take_a_role_without_members_get_home(
     member = Member.objects.get(user=alice.user)
     sent = {"role": f"own-{row.pk}"}
     answer = owner.post(url(alice, f"members/{member.pk}/role"), sent, follow=True)
-    assert "alice is now Auditor." in text(answer)
+    assert "alice now has the role Auditor." in text(answer)
 
 
 def test_people_are_invited_with_an_own_role(acme: Organization, alice: Person) -> None:

@@ -713,6 +713,19 @@ def test_there_is_a_bound_on_rules_and_providers(
     assert "at most 1" in said(federated.boss, "POST", PROVIDERS, body, 400)["error"]["message"]
 
 
+def test_a_key_limited_to_models_widens_nothing_by_a_rule_for_all_models(federated: Federated) -> None:
+    limited = APIKey.objects.filter(pk=federated.boss.api_key.pk)
+    limited.update(allowed_models=["small"])
+    for path, body in (
+        (f"{federated.rules}/{federated.rule['id']}", {"attribute_matchers": {"sub": "mine"}}),
+        (federated.path, {"audience": "mine"}),
+    ):
+        error = said(federated.boss, "POST", path, body, 403)["error"]
+        assert "models that the calling key may not use" in error["message"]
+    federated.key.update(allowed_models=["small"])
+    assert federated.change_rule(attribute_matchers={"sub": "mine"})["attribute_matchers"] == {"sub": "mine"}
+
+
 def test_changes_are_in_the_audit_log(federated: Federated) -> None:
     federated.change_rule(attribute_matchers={"sub": "other"})
     said(federated.boss, "POST", federated.path, {"audience": "other"})

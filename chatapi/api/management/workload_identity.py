@@ -1,5 +1,6 @@
 """Workload identity providers and their federation rules: programs that have no stored keys."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -8,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import access, roles
+from accounts.errors import PermissionDenied
 from accounts.models import APIKey, FederationRule, ServiceAccount, WorkloadIdentityProvider
 from accounts.workload_identity import federation, jwks
 from chatapi.api.management import objects
@@ -72,6 +74,7 @@ class OneProvider(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request, workload_identity_provider_id: str) -> Response:
         row, sent = _find_provider(request, workload_identity_provider_id), self.body(request)
+        _require_models(request, _rules(row))
         federation.change(row, **_provider_columns(sent))
         return respond(_provider(row))
 
@@ -152,6 +155,7 @@ class OneFederationRule(ManagementRoute):
     ) -> Response:
         row = _find_rule(request, workload_identity_provider_id, workload_identity_federation_rule_id)
         sent = self.body(request)
+        _require_models(request, [row])
         federation.change_rule(row, of_key=_key_columns(sent), **_rule_columns(sent))
         return respond(_rule(row))
 
@@ -184,6 +188,18 @@ def _rules(provider: WorkloadIdentityProvider) -> QuerySet[FederationRule]:
 def _find_rule(request: Request, provider_id: str, rule_id: str) -> FederationRule:
     rows = _rules(_find_provider(request, provider_id))
     return find(caller_of(request), rows, rule_id, "workload identity federation rule")
+
+
+def _require_models(request: Request, rules: Iterable[FederationRule]) -> None:
+    """Raise `PermissionDenied` if access tokens by these rules may use more models than the calling key."""
+    own = caller_of(request).allowed_models
+    if own and not all(
+        rule.api_key.allowed_models and own.issuperset(rule.api_key.allowed_models) for rule in rules
+    ):
+        raise PermissionDenied(
+            "Access tokens by this rule, or by a rule of this provider, may use models that the calling key "
+            "may not use. Send the request with a key that may use them."
+        )
 
 
 def _sent(sent: Any, **names: str) -> dict[str, Any]:
