@@ -126,7 +126,7 @@ class Managed:
         if argument in ("name", "role_name"):
             return f"swept {next(numbers)}"
         if argument == "certificate":
-            return make("swept").pem
+            return make(f"swept {next(numbers)}").pem
         if request == "invites.create":
             project = {"id": self.places["project_id"], "role": "member"}
             of_guest = {"email": f"guest{next(numbers)}@example.com", "role": "reader", "projects": [project]}
