@@ -28,7 +28,7 @@ class Answer(Protocol):
 
     @property
     def address(self) -> str:
-        """The person's e-mail address, in small letters; anything if there is none."""
+        """Return the person's e-mail address in small letters; any text if there is none."""
 
     def is_from(self, provider: IdentityProvider) -> bool:
         """Return whether this provider, as its row is now, has given the answer."""
