@@ -24,6 +24,7 @@ from accounts.workload_identity import exchange
 from chatapi.api.management.pages import RowId
 from chatapi.wire import json_guard
 from chatapi.wire.invalid_request import InvalidRequest, explain
+from usage.errors import is_unavailable
 
 _MEDIA_TYPES: Final = ("application/json", "application/x-www-form-urlencoded")
 # RFC 8693 has these, and a client that sends one expects an effect.
@@ -76,8 +77,8 @@ def exchange_token(request: HttpRequest) -> JsonResponse:
         text = "Too many wrong tokens or keys came from your IP address. Try again later."
         wait_s = -(-error.retry_after_ms // 1_000)
         return _error(429, "temporarily_unavailable", text, **{"Retry-After": str(wait_s)})
-    except SigningKeysUnavailable:
-        text = "The signing keys of the provider's issuer can't be fetched. Check its issuer, or try again."
+    except Exception as error:
+        text = _outage(error)
         return _error(503, "temporarily_unavailable", text, **{"Retry-After": str(_RETRY_S)})
     return JsonResponse(
         {
@@ -87,6 +88,16 @@ def exchange_token(request: HttpRequest) -> JsonResponse:
             "expires_in": token.expires_in,
         }
     )
+
+
+def _outage(error: Exception) -> str:
+    """Return what is unavailable. Raises the error again if it is of another kind."""
+    if isinstance(error, SigningKeysUnavailable):
+        return "The signing keys of the provider's issuer can't be fetched. Check its issuer, or try again."
+    if not is_unavailable(error):
+        raise error
+    log.warning("the database is not available: %s", " ".join(str(error).split()))
+    return "The service can't read its database right now. Try again."
 
 
 def _parameters(request: HttpRequest) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from django.core.exceptions import ValidationError
+from django.db import OperationalError
 from django.db.models import QuerySet
 from django.test import Client
 from django.utils import timezone
@@ -290,6 +291,18 @@ def test_a_wrong_request_names_the_parameter(
 def test_a_body_that_is_no_request_is_refused(body: bytes, content_type: str) -> None:
     answer = post_exchange(body, content_type)
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+
+
+def test_a_database_that_is_away_is_a_503_of_oauth(
+    federated: Federated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr("accounts.workload_identity.exchange.exchange", fail)
+    answer = federated.send()
+    assert (answer.status_code, answer.json()["error"]) == (503, "temporarily_unavailable")
+    assert answer.headers["Retry-After"] == "5"
 
 
 def test_a_form_that_django_refuses_has_an_error_of_oauth() -> None:
