@@ -35,6 +35,11 @@ def tune_process() -> None:
 def give_memory_back() -> None:
     """Return what imports and migrations have freed to the system: 5 to 15 MB of a process."""
     gc.collect()
+    trim_heaps()
+
+
+def trim_heaps() -> None:
+    """Return the free pages of all heaps, one for each thread, to the system."""
     # Only glibc has it, and only glibc needs it.
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -9,11 +9,11 @@ import uvloop
 from django.conf import settings
 
 from accounts.loop_clock import clock
-from chatapi.concurrency import supervise
+from chatapi.concurrency import repeat, supervise
 from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.serving.liveness import alive
-from chatapi.serving.process_tuning import give_memory_back
+from chatapi.serving.process_tuning import give_memory_back, trim_heaps
 from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
@@ -23,6 +23,8 @@ from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
 from usage.database.group_commit import GroupCommit
 from usage.payment import configuration
+
+TRIM_EVERY_S = 60.0
 
 
 def run() -> None:
@@ -43,6 +45,9 @@ async def _run() -> None:
     loops.append(partial(watch_forever, commits, redis.shared, prefix))
     loops.append(partial(deliver_forever, commits))
     loops.append(partial(keep_house, commits))
+    # In a thread, because the heaps of a process that has worked for days take 10 ms.
+    trim = partial(asyncio.to_thread, trim_heaps)
+    loops.append(partial(repeat, TRIM_EVERY_S, "returning memory", trim, expected=()))
     if configuration.is_on():
         loops.append(partial(keep_payments, commits))
     beside = [asyncio.create_task(supervise(loop)) for loop in loops]
