@@ -188,13 +188,16 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     """
     if not user.is_authenticated:
         return []
-    has_project = reduce(or_, (Exists(rows) for rows, _ in _limits(member=OuterRef("pk"))))
-    rows = Member.objects.filter(user_id=user.pk).annotate(has_project=has_project, **columns)
-    memberships: list[Any] = list(
+    rows = Member.objects.filter(user_id=user.pk).annotate(**columns)
+    memberships = list(
         rows.select_related("organization", "own_role").order_by(NaturalOrder("organization__name"))
     )
     remember_places(user, memberships)
-    return [each for each in memberships if each.has_project or not each.sees_single_projects]
+    if not any(each.sees_single_projects for each in memberships):
+        return memberships
+    projects = limited_projects_of([user.pk]).get(user.pk, ())
+    seen = {organization_id for organization_id, _ in projects}
+    return [each for each in memberships if not each.sees_single_projects or each.organization_id in seen]
 
 
 def role_in(user: Person, organization_id: int) -> str | None:

@@ -1,7 +1,8 @@
-"""Draws tests for CI's leg on PostgreSQL: a pytest plugin, named in pyproject.toml.
+"""Draws tests for two steps of CI: a pytest plugin, named in pyproject.toml.
 
-With ROWS_SEED, a number, the tests of locks, of commits and of PostgreSQL alone run, and a third of all
-others, chosen by this number. The others run on SQLite with each commit.
+With ROWS_SEED, a number, the tests of locks, of commits and of PostgreSQL alone run, and a fifth of all
+others, chosen by this number. The others run on SQLite with each commit. With PAGES_SEED, half of the tests
+in a browser run.
 """
 
 import os
@@ -20,12 +21,19 @@ ALWAYS = {
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that are not drawn."""
-    seed = os.environ.get("ROWS_SEED")
-    if seed is None:
-        return
-    chosen = {item for item in items if needs_postgresql(item) or is_drawn(item, seed)}
+    chosen = {item for item in items if is_chosen(item)}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def is_chosen(item: pytest.Item) -> bool:
+    """Return whether the seeds leave the test in."""
+    if rows_seed := os.environ.get("ROWS_SEED"):
+        return needs_postgresql(item) or is_drawn(item, rows_seed, 5)
+    if (pages_seed := os.environ.get("PAGES_SEED")) and item.path.parent.name == "browser":
+        # It draws from its pages.
+        return item.path.stem == "test_every_page" or is_drawn(item, pages_seed, 2)
+    return True
 
 
 def needs_postgresql(item: pytest.Item) -> bool:
@@ -39,6 +47,6 @@ def needs_postgresql(item: pytest.Item) -> bool:
     return bool(commits or other or item.path.stem in ALWAYS)
 
 
-def is_drawn(item: pytest.Item, seed: str) -> bool:
-    """Return whether this number chooses the test."""
-    return crc32(f"{seed} {item.nodeid}".encode()) % 3 == 0
+def is_drawn(item: pytest.Item, seed: str, one_of: int) -> bool:
+    """Return whether this number chooses the test, as it does one of so many."""
+    return crc32(f"{seed} {item.nodeid}".encode()) % one_of == 0

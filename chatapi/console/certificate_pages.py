@@ -145,7 +145,7 @@ def change_page(request: HttpRequest, console: Console, certificate_id: int) -> 
         "form": form,
         "row": row,
         "validity": _validity(row),
-        "fingerprint": ":".join(row.fingerprint[at : at + 2].upper() for at in range(0, 64, 2)),
+        "fingerprint_bytes": [row.fingerprint[at : at + 2].upper() for at in range(0, 64, 2)],
         "is_used": form.initial["is_active"] or bool(form.initial["projects"]),
         "are_received": certificates.are_received(),
     }

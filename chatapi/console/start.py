@@ -20,6 +20,14 @@ from usage.rollups.refused_requests import KeyRefusals
 # The age and number of the refused requests that the page shows until a request is accepted.
 REFUSED_WITHIN = timedelta(hours=24)
 MAX_REFUSALS = 5
+# Own roles may lack them: a step is for those who can see what it makes.
+_SEEN_WITH = {
+    "project": "accounts.view_project",
+    "key": "accounts.view_apikey",
+    "request": "accounts.view_apikey",
+    "budget": "usage.view_budgetlimit",
+    "invitation": "accounts.view_member",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +49,24 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
     no_credit = NoCredit.of(console)
     steps = _steps(console, no_credit)
     done = {step.id: step.is_done for step in steps}
+    # Where the step is not shown, the page waits for no request.
+    has_request = done.get("request", True)
     model, origin = first_model(console), base_url(request)
     key = "YOUR_TEST_KEY" if no_credit else "YOUR_KEY"
     context = {
         "title": "Start",
         "steps": steps,
         "done_count": sum(done.values()),
-        "has_request": done["request"],
+        "has_request": has_request,
         "requests_url": console.url("requests")
-        if done["request"] and console.may("usage.view_generation")
+        if has_request and console.may("usage.view_generation")
         else "",
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key=key, model=model or "MODEL"),
         "key_name": key,
         "no_credit": no_credit,
-        "refusals": [] if done["request"] else _refusals(console),
+        "refusals": [] if has_request else _refusals(console),
         "feed": console.feed_url if console.may("usage.view_generation") else "",
     }
     return render(request, console, "start.html", context)
@@ -102,8 +112,9 @@ def _steps(console: Console, no_credit: NoCredit | None) -> list[Step]:
             console.url("invite") if may("accounts.add_member") else "",
         ),
     ]
+    seen = [each for each in steps if may(_SEEN_WITH[each.id])]
     # Who sees single projects has them already, and neither sets budgets nor invites.
-    return steps if console.limit is None else [each for each in steps if each.id in ("key", "request")]
+    return seen if console.limit is None else [each for each in seen if each.id in ("key", "request")]
 
 
 def _refusals(console: Console) -> list[KeyRefusals]:

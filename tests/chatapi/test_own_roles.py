@@ -15,6 +15,7 @@ from django.utils import timezone
 from accounts import access, groups, memberships, own_roles, roles
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, OwnRole, Role
+from chatapi.models import ServedModel
 from chatapi.notifications import dispatch
 from tests.admin_pages import client_of, text
 from tests.cast import Person
@@ -128,6 +129,17 @@ def test_finance_and_auditors_see_nothing_else_in_the_menu(house: House) -> None
         client = with_role(house.acme, choices, choices[0])
         menu = client.get(reverse("console:settings", args=[house.acme.pk])).context["nav"]
         assert {link.text for link in menu} == always | titles
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("finance", ["project"]), ("keys", ["project", "key", "request", "budget"])]
+)
+def test_start_has_the_steps_whose_objects_the_role_reads(
+    acme: Organization, small: ServedModel, name: str, steps: list[str]
+) -> None:
+    page = with_role(acme, ROLES[name]).get(reverse("console:start", args=[acme.pk])).content.decode()
+    assert re.findall(r'id="step-(\w+)"', page) == steps
+    assert ("curl" in page) == ("request" in steps)
 
 
 def test_a_changed_role_holds_from_the_next_request_on(acme: Organization, alice: Person) -> None:
