@@ -188,6 +188,16 @@ def test_an_archived_project_is_not_changed(boss: Person, bob: Person) -> None:
     assert not ask(boss, "GET", path)["data"][0]["active"]
 
 
+def test_one_of_an_archived_project_is_deactivated_and_deleted(boss: Person, bob: Person) -> None:
+    row = upload(boss)["id"]
+    path = f"{HERE}/projects/{bob.project.pk}/certificates"
+    ask(boss, "POST", f"{path}/activate", {"certificate_ids": [row]})
+    Project.objects.filter(pk=bob.project.pk).update(is_active=False)
+    ask(boss, "DELETE", f"{PATH}/{row}", status=400)
+    ask(boss, "POST", f"{path}/deactivate", {"certificate_ids": [row]})
+    assert ask(boss, "DELETE", f"{PATH}/{row}")["deleted"]
+
+
 def test_nothing_is_activated_without_the_operators_settings(boss: Person, settings: Settings) -> None:
     row = upload(boss)["id"]
     settings.CLIENT_CERTIFICATE_HEADER = ""

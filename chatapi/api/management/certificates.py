@@ -19,7 +19,7 @@ from chatapi import errors
 from chatapi.api.management import bodies, certificate_objects, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_rows
-from chatapi.api.management.route import ManagementRoute, refuse
+from chatapi.api.management.route import ManagementRoute, find, refuse
 from chatapi.api.views import caller_of, respond
 
 _PREFIX = "cert_"
@@ -159,13 +159,15 @@ class ProjectCertificateDeactivation(ManagementRoute):
             "deactivateProjectCertificates", "Deactivate certificates for a project",
             "accounts.change_certificate", certificate_objects.ProjectActivation,
             body=bodies.CertificatesBody,
-            description=f"Those that are active for the whole organization stay so. {_LOCKOUT}",
+            description="Also of an archived project, so that they can be deleted. Those that are active for "
+            f"the whole organization stay so. {_LOCKOUT}",
         )
     }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        return _deactivate(self, request, self.project(request, project_id))
+        project = find(caller_of(request), Project.objects.all(), project_id, "project")
+        return _deactivate(self, request, project)
 
 
 routes: list[type[ManagementRoute]] = [
