@@ -188,16 +188,13 @@ def memberships_of(user: Person, **columns: BaseExpression) -> list[Member]:
     """
     if not user.is_authenticated:
         return []
-    rows = Member.objects.filter(user_id=user.pk).annotate(**columns)
-    memberships = list(
+    has_project = reduce(or_, (Exists(rows) for rows, _ in _limits(member=OuterRef("pk"))))
+    rows = Member.objects.filter(user_id=user.pk).annotate(has_project=has_project, **columns)
+    memberships: list[Any] = list(
         rows.select_related("organization", "own_role").order_by(NaturalOrder("organization__name"))
     )
     remember_places(user, memberships)
-    if not any(each.sees_single_projects for each in memberships):
-        return memberships
-    projects = limited_projects_of([user.pk]).get(user.pk, ())
-    seen = {organization_id for organization_id, _ in projects}
-    return [each for each in memberships if not each.sees_single_projects or each.organization_id in seen]
+    return [each for each in memberships if each.has_project or not each.sees_single_projects]
 
 
 def role_in(user: Person, organization_id: int) -> str | None:
