@@ -1,4 +1,4 @@
-"""A process returns to the system what it has freed: at its start, and a reaper each minute."""
+"""A process that has started returns to the system what its start has freed."""
 
 import subprocess
 import sys
