@@ -63,7 +63,7 @@ print(json.dumps(secret))
 """
 WIDE_VALUES = """() => {
   for (const count of document.querySelectorAll(".key-requests > span")) count.textContent = "1,234,567";
-  for (const age of document.querySelectorAll("[data-is=age]")) age.textContent = "59 min 59 s";
+  for (const age of document.querySelectorAll("[data-is=age]")) age.textContent = "119 min";
 }"""
 """Shows more requests of keys, and older running ones, than a test can make."""
 MANY_REQUESTS_OF_KEYS = """(cells) => cells.forEach((cell) => {

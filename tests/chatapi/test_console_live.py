@@ -1,6 +1,7 @@
 """The console's Live page: what it shows of the running requests, and which it stops."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,6 +49,17 @@ def test_it_shows_what_runs_with_its_tokens_and_cost(alice: Person, bob: Person,
     assert page.context["rows"][0][0].cost_nanodollars == 1_000 * per_mtok // 1_000_000
     assert not any(str(row) in shown for row in (theirs, ended))
     assert "azure-east-7" not in shown
+
+
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_ages_are_in_whole_minutes_from_the_second_one_on(alice: Person, path: str | None) -> None:
+    for age in (timedelta(hours=2, minutes=50), timedelta(minutes=18, seconds=12), timedelta(seconds=80)):
+        Generation.objects.filter(pk=running(alice).pk).update(admitted_at=database_now() - age)
+    page = client_of(alice.user).get(path or url(alice, "live"))
+    ages = [age for _, age in page.context["rows"]]
+    assert ages[:2] == ["2 h", "18 min"]
+    assert re.fullmatch(r"(8\d|9\d|1[01]\d) s", ages[2])
+    assert all(age in text(page) for age in ages)
 
 
 def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> None:

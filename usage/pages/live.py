@@ -19,7 +19,7 @@ from accounts.models import APIKey, Project
 from accounts.pages.admin_site import admin_page
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
-from usage.formatting import count, duration, money
+from usage.formatting import count, money
 from usage.insights import RunningGeneration
 from usage.pages.filters import is_id
 
@@ -178,8 +178,16 @@ def table(form: LiveFilterForm) -> dict[str, Any]:
         # More may be running than was read.
         "is_cut": len(form.running) >= MAX_ROWS,
         "max_rows": MAX_ROWS,
-        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
+        "rows": [(LiveRow.of(each), age(each.age_s)) for each in shown[:PAGE_ROWS]],
     }
+
+
+def age(seconds: float) -> str:
+    """Return the age of a running request as live.js has it: "119 s", then "2 min", then "2 h"."""
+    minutes = round(seconds) // 60
+    if minutes < 2:
+        return f"{round(seconds)} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
 
 
 # What each sign-in sees of the running requests.
