@@ -88,8 +88,25 @@ def test_probes_and_autoscalers_name_what_exists() -> None:
     assert {
         each["spec"]["scaleTargetRef"]["name"] for each in of_kind("HorizontalPodAutoscaler")
     } <= deployments
-    (metric,) = re.findall(r"metric: \{name: (\w+)\}", (FOLDER / "kubernetes" / "worker.yaml").read_text())
-    assert metric in (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_the_adapters_rule_offers_the_metric_by_which_workers_scale() -> None:
+    (worker,) = [
+        each
+        for each in of_kind("HorizontalPodAutoscaler")
+        if each["spec"]["scaleTargetRef"]["name"] == "chatapi-worker"
+    ]
+    (metric,) = [each["external"] for each in worker["spec"]["metrics"] if each["type"] == "External"]
+    name = metric["metric"]["name"]
+    assert f"| `{name}` |" in (ROOT / "docs" / "metrics.md").read_text()
+    document = (FOLDER / "kubernetes" / "README.md").read_text()
+    (rule,) = yaml.safe_load(re.findall(r"(?m)^    externalRules:\n(?: {6}.+\n)+", document)[0])[
+        "externalRules"
+    ]
+    assert rule["seriesQuery"] == name
+    assert rule["metricsQuery"] == f"max({name})"
+    assert rule["name"]["as"] == name
+    assert rule["resources"] == {"namespaced": False}
 
 
 def test_commands_run_in_pods_after_all_deployments_are_there() -> None:

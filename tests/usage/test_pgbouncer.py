@@ -5,9 +5,11 @@ import re
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +30,17 @@ pytestmark = [
 ]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 Pooled = Callable[[], "psycopg.Connection[Any]"]
+# Clients take turns, so the transactions of one are not all on the same connection to the server.
+SERVER_CONNECTIONS = 3
+# Signs an operator in, and returns the session.
+SIGN_IN = """
+from django.contrib.auth.models import User
+from django.test import Client
+client = Client()
+client.force_login(User.objects.create_superuser("op"))
+print(client.cookies["sessionid"].value)
+"""
+PAGES = ("", "requests/", "live/", "budgets/", "accounts/apikey/")
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -46,7 +59,7 @@ def role() -> Iterator[None]:
 
 @pytest.fixture
 def bouncer() -> Iterator[int]:
-    """Return the port of a PgBouncer with one connection to each database of the tests' server."""
+    """Return the port of a PgBouncer with few connections to each database of the tests' server."""
     database, port = connection.settings_dict, free_port()
     section = DOCUMENT.partition("### PgBouncer")[2].partition("\n### ")[0]
     assert "\n    [" not in section, "a second heading puts all options of Debian's file back"
@@ -63,7 +76,7 @@ def bouncer() -> Iterator[int]:
         "unix_socket_dir": "",
         "auth_type": "any",
     }
-    options["default_pool_size"] = "1"
+    options["default_pool_size"] = str(SERVER_CONNECTIONS)
     behind = f"* = host=127.0.0.1 port={database['PORT']} user={database['USER']}\n"
     lines = "".join(f"{name} = {value}\n" for name, value in options.items())
     user = "postgres" if os.getuid() == 0 else None  # PgBouncer refuses to run as root
@@ -97,7 +110,7 @@ def pooled(role: None, bouncer: int) -> Iterator[Pooled]:
 
 def test_every_connection_has_the_limits_and_durable_commits(pooled: Pooled) -> None:
     assert settings.DATABASE_TIMEOUT_MS == 5_000
-    for made in (pooled(), pooled()):
+    for made in [pooled() for _ in range(2 * SERVER_CONNECTIONS)]:
         shown = [made.execute(f"SHOW {name}").fetchone() for name in (*LIMITS, "synchronous_commit", "jit")]
         made.commit()
         assert shown == [("5s",), ("5s",), ("5s",), ("on",), ("off",)]
@@ -149,4 +162,19 @@ def test_a_service_behind_it_answers_and_its_books_are_right(bouncer: int, tmp_p
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(lambda _: client.complete("answers").status, range(24)))
         assert answers == [200] * 24
+        session = service.shell(SIGN_IN)
+        with ThreadPoolExecutor(8) as threads:
+            pages = threads.map(partial(page, service, session), PAGES * 3)
+            exports = threads.map(partial(page, service, session), ["requests/export.csv"] * 8)
+        assert all("</html>" in each for each in pages)
+        assert [each.count("answers") for each in exports] == [24] * 8
         service.verify()
+
+
+def page(service: Installation, session: str, path: str) -> str:
+    """Return a page of the admin, for the person of that session."""
+    request = urllib.request.Request(
+        f"{service.url}/admin/{path}", headers={"Cookie": f"sessionid={session}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(answer.read().decode())
