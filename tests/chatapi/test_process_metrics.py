@@ -37,6 +37,10 @@ has_promtool = pytest.mark.skipif(
 )
 TOKEN = "a-token-of-16-or-more"
 STALL_S = 0.6
+# The time between two tokens of a model.
+PACE_S = 0.05
+# The histograms that count the requests of all models together.
+OF_ALL_MODELS = [f"chatapi_{name}_seconds" for name in ("admission", "queue_wait", "settlement")]
 ALERTS, DASHBOARD = (
     ROOT / "deploy" / "prometheus" / "alerts.yml",
     ROOT / "deploy" / "grafana" / "chatapi.json",
@@ -125,6 +129,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
             "begins-late": {"ttft_ms": STALL_S * 1_000},
             "stalls": {"tokens": 100, "stall_after": 50, "stall_ms": STALL_S * 1_000},
             "ends-late": {"tokens": 5, "stall_after": 5, "stall_ms": STALL_S * 1_000},
+            "paced": {"tokens": 20, "rate": 1 / PACE_S, "ttft_ms": STALL_S * 1_000},
         }
         service.start(models)
         service.start_reaper()
@@ -166,6 +171,12 @@ def seconds_of(service: Installation, histogram: str, model: str, count: int = 1
     wait_for(is_counted, f"{count} of {histogram}", pause_s=0.2)
     assert found[f"{histogram}_count"] == count
     return found[f"{histogram}_sum"]
+
+
+def sums(service: Installation) -> dict[str, tuple[float, float]]:
+    """Return how much each histogram without models has counted, and the seconds of it."""
+    found = {sample.name: sample.value for family in parse_text(scrape(service)) for sample in family.samples}
+    return {each: (found[f"{each}_count"], found[f"{each}_sum"]) for each in OF_ALL_MODELS}
 
 
 def test_each_process_has_its_numbers(scraped: str) -> None:
@@ -226,6 +237,30 @@ def test_a_stall_that_the_mean_hides_is_the_longest_gap(scraped: str, service: I
 def test_a_wait_for_an_answer_s_end_is_no_gap_between_tokens(scraped: str, service: Installation) -> None:
     assert Client(service.url, service.keys["live"]).complete("ends-late", stream=True).status == 200
     assert seconds_of(service, "chatapi_longest_token_gap_seconds", "ends-late") < 0.9 * STALL_S
+
+
+def test_each_histogram_has_the_time_that_it_is_named_after(scraped: str, service: Installation) -> None:
+    """A request waits for a worker that stands still, then for its model's first token, then for each other
+    one; to admit and to settle it takes a moment.
+    """
+    earlier = sums(service)
+    service.send("worker", signal.SIGSTOP)
+    try:
+        with Client(service.url, service.keys["live"]).asking("paced", stream=True) as exchange:
+            stopped_at = time.monotonic()
+            wait_for(lambda: time.monotonic() - stopped_at > STALL_S, "a wait in the queue")
+            service.send("worker", signal.SIGCONT)
+            list(exchange.chunks())
+    finally:
+        service.send("worker", signal.SIGCONT)
+    seconds_of(service, "chatapi_first_token_seconds", "paced")
+    wait_for(lambda: all(sums(service)[each][0] > earlier[each][0] for each in OF_ALL_MODELS), "the others")
+    took = {each: sums(service)[each][1] - earlier[each][1] for each in OF_ALL_MODELS}
+    assert 0.5 * STALL_S < took["chatapi_queue_wait_seconds"] < 20 * STALL_S
+    assert 0 < took["chatapi_admission_seconds"] < 1
+    assert 0 < took["chatapi_settlement_seconds"] < 1
+    assert 0.9 * STALL_S < seconds_of(service, "chatapi_first_token_seconds", "paced") < 10 * STALL_S
+    assert 0.5 * PACE_S < seconds_of(service, "chatapi_between_tokens_seconds", "paced") < 3 * PACE_S
 
 
 def test_a_reaper_shows_zero_attempts_of_each_outcome(scraped: str) -> None:
