@@ -13,7 +13,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
 from usage import insights
-from usage.insights.generation_list import SEARCHED
+from usage.insights.generation_list import SEARCHED, SORTED
 from usage.models import Generation
 from usage.pages import exports
 from usage.pages.filters import generation_id_in
@@ -54,6 +54,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "view_url": request.build_absolute_uri(),
         "file_url": console.url("requests_file", "csv", **form.query | {"organization": ""}),
         "searched": SEARCHED,
+        "sorted": SORTED,
         "newest_url": form.link("requests", form.query) if after else "",
     }
     return render(request, console, "requests.html", context)

@@ -32,6 +32,8 @@ from usage.models import Generation
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
 SEARCHED = 20_000
+# Rows that are sorted by cost or duration, for which there is no index.
+SORTED = 100_000
 # Requests that are read for percentiles of days that are not closed.
 SAMPLE = 2_000
 # How much the time in an id may differ from the admission's, which is the database's time.
@@ -48,7 +50,7 @@ class Page:
     next_cursor: str | None
     """Where the next page begins; None if this is the last one."""
     searched_until: datetime | None
-    """How far back the page, or its order, has searched, if it stopped after `SEARCHED` rows."""
+    """How far back the page has searched, if it stopped after `SEARCHED` rows, or sorted, after `SORTED`."""
 
 
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
@@ -97,14 +99,14 @@ def _with_owners(rows: QuerySet[Generation]) -> list[Generation]:
 
 
 def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) -> Page:
-    """Return requests with the highest cost or duration, of the newest `SEARCHED`.
+    """Return requests with the highest cost or duration, of the newest `SORTED`.
 
     No index has this order, so the database sorts a bounded number of rows.
     """
     resolved = _with_one_owner(filters)
     if resolved is None:
         return Page([], None, None)
-    rows, floor = _newest(resolved)
+    rows, floor = _newest(resolved, SORTED)
     rows = matching(rows.filter(settled_at__isnull=False), resolved).annotate(place=_SORTED_BY[filters.sort])
     if after is not None:
         value: Any = after.value if filters.sort == "cost" else timedelta(microseconds=after.value)
@@ -132,7 +134,7 @@ def newest_matching(filters: RequestFilters) -> NewestRequests:
     resolved = _with_one_owner(filters)
     if resolved is None:
         return NewestRequests(Generation.objects.none(), None)
-    rows, floor = _newest(resolved)
+    rows, floor = _newest(resolved, SEARCHED)
     return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None)
 
 
@@ -151,10 +153,10 @@ def _asked(over: Range, filters: Filters) -> RequestFilters:
     )
 
 
-def _newest(filters: RequestFilters) -> "tuple[QuerySet[Generation], _Cursor | None]":
-    """Return the newest `SEARCHED` rows, and the oldest of them if there are more."""
+def _newest(filters: RequestFilters, count: int) -> "tuple[QuerySet[Generation], _Cursor | None]":
+    """Return the newest rows, and the oldest of them if there are more."""
     scan = _Scan.of(filters)
-    floor = scan.row_at(SEARCHED)
+    floor = scan.row_at(count)
     return (scan.down_to(floor) if floor else scan).rows, floor
 
 

@@ -47,7 +47,7 @@ class RequestFilters(Filters):
     max_nanodollars: int | None = None
     id: UUID | None = None
     sort: Sort = "newest"
-    """Sorted by cost or duration, the list has the newest `SEARCHED` settled requests."""
+    """Sorted by cost or duration, the list has those of the newest `SORTED` requests that are settled."""
 
     @property
     def is_search(self) -> bool:

@@ -17,7 +17,7 @@ from accounts.pages.admin_site import admin_page
 from usage import insights
 from usage.books import receipts
 from usage.insights import RequestFilters
-from usage.insights.generation_list import SEARCHED
+from usage.insights.generation_list import SEARCHED, SORTED
 from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageNote
 from usage.pages.filters import generation_id_in
 from usage.pages.links import page_url
@@ -51,6 +51,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
         "is_operator": access.is_operator(request.user),
         "dropped_before": dropped_before(form.filters, page),
         "searched": SEARCHED,
+        "sorted": SORTED,
         "chips": form.chips(),
         "older_url": page_url("requests", form.query | {"after": page.next_cursor})
         if page.next_cursor
