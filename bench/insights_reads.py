@@ -1,5 +1,5 @@
-"""Fills the configured database with made-up usage and times the pages and reports of operators and
-organizations; runs inside Django.
+"""Fills the configured database with made-up usage and times the pages and reports of operators, owners and
+members who are limited to a project; runs inside Django.
 """
 
 import statistics
@@ -16,8 +16,8 @@ from django.db import connection, reset_queries, transaction
 from django.http import HttpResponse
 from django.test import Client, override_settings
 
-from accounts import keys
-from accounts.models import APIKey, Organization, Project
+from accounts import keys, memberships
+from accounts.models import APIKey, Member, Organization, Project, Role
 from bench import page_routes
 from chatapi import identity
 from usage import insights
@@ -86,7 +86,7 @@ def measure(generations: int) -> bool:
 def judged(costs: Sequence[tuple[str, Cost]]) -> bool:
     """Print the largest costs and those that exceed a bound; return whether none does.
 
-    A page that both readers open has two costs.
+    A page that several readers open has a cost for each.
     """
     slowest, slowest_cost = max(costs, key=lambda found: found[1].ms)
     most, most_cost = max(costs, key=lambda found: found[1].queries)
@@ -124,7 +124,14 @@ def pages() -> Iterator[tuple[str, Read]]:
     project, key = busiest_key()
     operator, owner = User.objects.create_superuser("bench"), User.objects.create_user("bench-owner")
     page_routes.furnish(project, owner)
-    for reader, found in ((operator, page_routes.of_admin(key)), (owner, page_routes.of_console(key))):
+    limited = User.objects.create_user("bench-limited")
+    memberships.join(Member(organization=project.organization, user=limited, role=Role.MEMBER), [project], [])
+    of_console = page_routes.of_console
+    for reader, found in (
+        (operator, page_routes.of_admin(key)),
+        (owner, of_console(key)),
+        (limited, of_console(key)),
+    ):
         client = Client()
         client.force_login(reader)
         for path, queries in found:
