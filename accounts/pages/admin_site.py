@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.auth.views import redirect_to_login
+from django.contrib.auth.views import LogoutView, redirect_to_login
 from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
 from django.db import DataError, IntegrityError
@@ -51,6 +51,10 @@ class Site(UnfoldAdminSite):
         if request.method == "GET" and self.has_permission(request):
             return redirect("admin:index")
         return redirect_to_login(request.GET.get("next", reverse("admin:index")), reverse("console:sign_in"))
+
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """End the session and redirect to the page on which people sign in, instead of the theme's page."""
+        return LogoutView.as_view(next_page="admin:login")(request)
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
         """Answer 400 for values in a URL or form that no column can hold."""

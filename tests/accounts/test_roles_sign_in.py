@@ -10,6 +10,7 @@ from pytest_django import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.sign_in import attempts
+from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
 
@@ -81,6 +82,17 @@ def test_the_admin_has_no_form_of_its_own(db: None) -> None:
             302,
             "/console/sign-in?next=/admin/audit/",
         )
+
+
+def test_signing_out_of_the_admin_leads_to_the_page_of_signing_in(db: None) -> None:
+    client = client_of(User.objects.create_superuser("root"))
+    shown = text(client.get("/admin/"))
+    assert ("Home Sign out" in shown, "View site" in shown, "Log out" in shown) == (True, False, False)
+    answer = client.post("/admin/logout/", follow=True)
+    assert answer.redirect_chain[-1] == ("/console/sign-in?next=/admin/", 302)
+    assert 'href="#main"' in answer.content.decode()
+    assert '<main id="main"' in answer.content.decode()
+    assert client.get("/admin/").status_code == 302
 
 
 def test_only_pages_of_ours_follow(alice: Person) -> None:
