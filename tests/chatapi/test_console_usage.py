@@ -476,17 +476,6 @@ def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, ch
     assert client_of(alice.user).get(url(alice, "requests?sort=cost&after=x")).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/admin/requests/", None])
-def test_a_sorted_list_says_that_older_requests_are_not_in_it(
-    alice: Person, path: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation_list, "SORTED", 3)
-    _, *newest = (run(alice, tokens=Tokens(10, number)) for number in (900, 1, 3, 2))
-    page = client_of(alice.user).get(path or url(alice, "requests"), {"sort": "cost"})
-    assert [row.pk for row in page.context["page"].rows] == [newest[at].pk for at in (1, 2, 0)]
-    assert "Choose a shorter range for older ones." in text(page)
-
-
 @pytest.mark.parametrize("sort", ["cost", "duration"])
 def test_the_pages_of_a_sorted_list_have_each_request_once(alice: Person, sort: str) -> None:
     made = {str(run(alice, tokens=Tokens(10, number % 3))) for number in range(9)}

@@ -95,6 +95,19 @@ def test_it_says_how_far_back_the_newest_requests_reach(
     assert (exact.context["chart"].since, exact.context["chart"].trend.whole) == (None, "3, 1 failed")
 
 
+@pytest.mark.parametrize("list_of", ["requests", "/admin/requests/"])
+def test_a_sorted_list_says_that_older_requests_were_not_searched(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, list_of: str
+) -> None:
+    for model in ("small", "other", "small"):
+        run(alice, model=model)
+    path = url(alice, list_of) if list_of == "requests" else list_of
+    monkeypatch.setattr(generation_list, "SORTED", 2)
+    page = client_of(alice.user).get(f"{path}?sort=cost&model=small&days=1")
+    assert len(page.context["page"].rows) == 1  # the other one is older
+    assert "were searched and sorted. Choose a range that ends earlier for older ones." in text(page)
+
+
 def test_a_list_without_a_range_has_the_columns_of_seven_days(alice: Person) -> None:
     row = run(alice)
     page = shown(alice, "")
