@@ -228,6 +228,9 @@ def measure(client: Client, paths: dict[str, str]) -> list[str]:
             wrong.append(f"{name}: {count} queries")
         if not is_page:
             continue
+        scripts = re.search(r"script-src ([^;]*)", response.headers["content-security-policy"])
+        if scripts is None or "'unsafe-" in scripts[1]:
+            wrong.append(f"{name}: a policy that allows scripts in the page or the evaluation of text")
         if len(response.content) > MAX_BYTES:
             wrong.append(f"{name}: {len(response.content):,} bytes")
         html = response.content.decode()
