@@ -134,6 +134,10 @@ def test_a_query_without_words_is_about_the_last_seven_days() -> None:
         (KOLKATA, "2026-11-21T04:05Z", "2026-11-20T18:30Z 28:00Z", "2026-11-19T18:30Z 28:00Z"),
         # One hour begins in this time, and one before it.
         (HALF_PAST, "2026-11-21T11:05Z", "2026-11-21T09:30Z 11:00Z", "2026-11-21T09:00Z 10:00Z"),
+        # The same days, last ones and picked by hand.
+        ({"days": "2"}, "2026-11-21T10:05Z", "2026-11-20T00:00Z 34:00Z", "2026-11-18T00:00Z 34:00Z"),
+        ({"start": "2026-11-20", "end": "2026-11-21"}, "2026-11-21T10:05Z",
+         "2026-11-20T00:00Z 34:00Z", "2026-11-18T00:00Z 34:00Z"),
         ({"start": "2026-11-19", "end": "2026-11-19"}, "2026-11-21T10:05Z",
          "2026-11-19T00:00Z 24:00Z", "2026-11-18T00:00Z 24:00Z"),
     ],
