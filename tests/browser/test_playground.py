@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
 SCHEMA = """{"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"],
 "additionalProperties": false}"""
+RECORDS_AMOUNTS = """amount => {
+  window.amounts = [];
+  new MutationObserver(() => window.amounts.push(amount.textContent)).observe(amount, { childList: true });
+}"""
 TOOLS = '[{"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]'
 
 
@@ -107,6 +112,10 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
     assert (usage.get("completion_tokens") or usage["output_tokens"]) == 12
     assert end in part(page, "frames").inner_text()
     assert part(page, "answer").inner_text().strip()
+    answer, frames = (part(page, name).bounding_box() for name in ("answer", "frames"))
+    assert answer is not None
+    assert frames is not None
+    assert (answer["x"] + answer["width"] < frames["x"], answer["y"]) == (True, frames["y"])
     amount = part(page, "amount").inner_text()
     page.get_by_role("link", name="Receipt").click()
     expect(page.locator(".sum")).to_contain_text(amount)
@@ -120,12 +129,16 @@ def test_the_playground_shows_what_a_model_thinks_and_the_cost_of_it(
     open_playground(page, installation, ids, "sandbox")
     page.get_by_label("Protocol").select_option(protocol)
     page.get_by_label("Text of the message").fill("hello [sandbox reasoning_tokens=40 tokens=3 delay_ms=50]")
+    part(page, "amount").evaluate(RECORDS_AMOUNTS)
     page.get_by_role("button", name="Send").click()
     expect(part(page, "amount")).to_contain_text("≥ $0.0000", timeout=15_000)
     expect(part(page, "thoughts")).not_to_be_empty()
     expect(part(page, "answer")).to_be_empty()
     expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
     expect(part(page, "answer")).not_to_be_empty()
+    amounts = [Decimal(each.lstrip("≥ $")) for each in page.evaluate("window.amounts") if each]
+    assert amounts == sorted(amounts)
+    assert len(set(amounts)) > 3, "it grows during the stream, and the last one is the receipt's"
     page.get_by_label("Text of the message").fill("hello [sandbox tokens=3]")
     page.get_by_role("button", name="Send").click()
     expect(part(page, "thoughts")).to_be_hidden()
