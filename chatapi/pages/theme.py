@@ -74,6 +74,7 @@ THEME: dict[str, Any] = {
                     _overall("Overview", "monitoring", "index", "usage.hourlyusage"),
                     _overall("Live", "bolt", "live", "usage.generation"),
                     _overall("Requests", "receipt_long", "requests", "usage.generation"),
+                    _overall("Audit log", "history", "audit", "audit.auditentry"),
                 ]
             },
             {
@@ -111,7 +112,6 @@ THEME: dict[str, Any] = {
             {
                 "title": "Administration",
                 "items": [
-                    _overall("Audit log", "history", "audit", "audit.auditentry"),
                     _page("Events", "notifications", "usage.event"),
                     {
                         "title": "Mail",
