@@ -308,11 +308,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def installation_with(stripe: Stripe, folder: Path) -> Iterator[Installation]:
+def installation_with(stripe: Stripe, folder: Path, **environment: str) -> Iterator[Installation]:
     """Run an installation and its reaper that take payments with this fake; its books must be right at the
     end.
     """
-    with Installation(folder, **stripe.environment) as installation:
+    with Installation(folder, **stripe.environment, **environment) as installation:
         installation.start({})
         installation.start_reaper()
         yield installation
