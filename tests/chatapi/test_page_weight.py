@@ -1,5 +1,5 @@
-"""Every page of the console and of the admin is small, asks little, and has a landmark and a link to its
-content.
+"""Every page of the console and of the admin is small, asks little, has a landmark and a link to its content,
+and a policy without scripts in the page.
 
 The pages are those of the URL configuration, so that a new one is measured, too. They are full: each list has
 more rows than one page of it, days are closed, models have prices, and the organization has a discount. An
