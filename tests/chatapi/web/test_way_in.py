@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ROOT = Path(__file__).parents[3]
 MOST_FILES = 15
+MOST_FILES_RUN = 55
 MOST_FRAMES = 12
 MOST_FRAMES_TOGETHER = 22
 MOST_FRAMES_OF_A_MONTHS_FIRST = 15
@@ -30,16 +31,22 @@ Stack = list[tuple[str, str]]
 
 
 class Recorder:
-    """Notes our frames at each statement of the books' writer: its own, and those of the tasks that wait."""
+    """Notes our frames at each statement of the books' writer: its own, and those of the tasks that wait.
+
+    Until the generation is inserted, it also notes the files with a function that the writer or the event
+    loop has called.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.begin()
+        sys.setprofile(self._note_call)
 
     def begin(self) -> None:
         """Forget what was noted."""
         self.of_writer: list[Stack] = []
         self.of_tasks: list[Stack] = []
+        self._called: set[str] = set()
         self.has_inserted = asyncio.Event()
         self._tasks_before = asyncio.all_tasks()
 
@@ -47,6 +54,15 @@ class Recorder:
         """Have the writer's statements noted, when it connects (a receiver of `connection_created`)."""
         if threading.current_thread().name == WRITER:
             connection.execute_wrappers.append(self._note)
+            sys.setprofile(self._note_call)
+
+    def files_run(self) -> set[str]:
+        """Return our files with a function that was called before the generation was inserted."""
+        return {path for name in self._called if (path := _own_path(name))}
+
+    def _note_call(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not self.has_inserted.is_set():
+            self._called.add(frame.f_code.co_filename)
 
     def _note(self, execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         self.of_writer.append(_own(_frames(sys._getframe())))
@@ -63,12 +79,16 @@ class Recorder:
 
 def _own(frames: Iterator[FrameType]) -> Stack:
     """Return file and function of the frames of our packages."""
-    found = []
-    for frame in frames:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("accounts", "usage", "chatapi"):
-            found.append((str(path.relative_to(ROOT)), frame.f_code.co_qualname))
-    return found
+    codes = [frame.f_code for frame in frames]
+    return [(path, code.co_qualname) for code in codes if (path := _own_path(code.co_filename))]
+
+
+def _own_path(name: str) -> str | None:
+    """Return the path of a file of our packages within the project."""
+    path = Path(name)
+    if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("accounts", "usage", "chatapi"):
+        return str(path.relative_to(ROOT))
+    return None
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -91,9 +111,11 @@ def _awaiting(coroutine: Any) -> Iterator[FrameType]:
 
 @pytest.fixture
 async def recorder() -> AsyncIterator[Recorder]:
+    before = sys.getprofile()
     found = Recorder()
     connection_created.connect(found.watch)
     yield found
+    sys.setprofile(before)
     connection_created.disconnect(found.watch)
 
 
@@ -119,6 +141,8 @@ async def test_few_of_our_files_and_frames_are_between_a_request_and_its_admissi
     assert section.startswith("One request")
     assert {path for each in stacks for path, _ in each} - named == set(), "the page names all of them"
     assert len(named) <= MOST_FILES
+    assert len(recorder.files_run()) <= MOST_FILES_RUN
+    assert f"at most {MOST_FILES_RUN}" in section
 
 
 async def _admit(person: Person, recorder: Recorder) -> None:
