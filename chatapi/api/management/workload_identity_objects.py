@@ -59,9 +59,10 @@ class ListQuery(PageQuery, frozen=True, kw_only=True):
     order: Literal["asc", "desc"] = "asc"
 
 
-class RuleListQuery(ListQuery, frozen=True, kw_only=True):
+class RuleListQuery(PageQuery, frozen=True, kw_only=True):
     """A page of the rules of a provider, or of those for one service account."""
 
+    order: Literal["asc", "desc"] = "asc"
     service_account_id: RowId | None = None
 
 
