@@ -4,6 +4,7 @@ of "Where would I put …" and of docs/changes.md, to which its entries lead.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def test_what_a_table_names_is_there(readme: str) -> None:
     names = named((TESTS / readme).read_text())
     assert len(names) > 20
     assert sorted(name for name in names if not is_there(*name)) == []
+
+
+def test_no_two_invariants_have_one_name() -> None:
+    names = re.findall(r"^\| ([A-Z]\d+) \|", (TESTS / "README.md").read_text(), re.MULTILINE)
+    assert len(names) > 60
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def missing(readme: Path) -> Iterator[str]:
