@@ -34,7 +34,8 @@ test-slow: .venv/.test ## the slow tests: faults, services, documents (SLOW=test
 slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) \
 	$(addprefix tests/bench/test_,hostile.py targets.py) \
 	$(addprefix tests/chatapi/test_,allowed_ips_end_to_end.py canaries.py chaining.py chat_pings.py \
-	client_certificates_end_to_end.py compose_commands.py credit_end_to_end.py curl.py doctor.py every_protocol.py failover.py fallbacks.py \
+	client_certificates_end_to_end.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
+	every_protocol.py failover.py fallbacks.py \
 	large_bodies.py logs.py one_line_errors.py page_weight.py payment_end_to_end.py presence.py \
 	process_metrics.py prometheus.py protocol_seam.py rate_limits_end_to_end.py \
 	refused_requests_end_to_end.py resume_rights.py revocation.py secret_canaries.py serve.py \
