@@ -2,19 +2,23 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Barrier
 from typing import Any
 
 import pytest
+from django.contrib.admin import site
+from django.core.exceptions import BadRequest
 from django.db import connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.admin_pages import text
 from tests.cast import Person, admit, run
-from usage.books import corrections, credit
+from usage.books import corrections, credit, prices
 from usage.books.credit import Note
 from usage.formatting import usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
@@ -113,7 +117,7 @@ def test_credit_comes_to_be_by_a_grant_only(root: Client, alice: Person) -> None
     assert root.get("/admin/usage/credit/add/").status_code == 403
 
 
-@pytest.mark.parametrize(("typed", "basis_points"), [("15", 1_500), ("12.5 %", 1_250), ("0", 0)])
+@pytest.mark.parametrize(("typed", "basis_points"), [("15", 1_500), ("12.5 %", 1_250), ("100", 10_000)])
 def test_a_discount_is_given_in_percent_and_never_changed(
     root: Client, alice: Person, typed: str, basis_points: int
 ) -> None:
@@ -127,6 +131,33 @@ def test_a_discount_is_given_in_percent_and_never_changed(
     for action in ("change", "delete"):
         sent = {"basis_points": "0", "post": "yes"}
         assert root.post(f"/admin/usage/discount/{discount.pk}/{action}/", sent).status_code == 403
+
+
+def test_a_discount_that_changes_nothing_is_refused(root: Client, alice: Person) -> None:
+    def given(percent: str, day: str) -> str:
+        form = {"organization": alice.project.organization_id, "basis_points": percent}
+        start = {"effective_from_0": day, "effective_from_1": "00:00"}
+        return text(root.post("/admin/usage/discount/add/", form | start, follow=True))
+
+    assert "discount is 0 % at that time already." in given("0", "2026-01-01")
+    assert "was added successfully" in given("15", "2026-02-01")
+    assert "discount is 15 % at that time already." in given("15", "2026-03-01")
+    assert "Discount with this Organization and Effective from already exists." in given("5", "2026-02-01")
+    assert "was added successfully" in given("15", "2026-01-01")
+    assert "was added successfully" in given("0", "2026-03-01")
+    points = Discount.objects.order_by("effective_from").values_list("basis_points", flat=True)
+    assert list(points) == [1_500, 1_500, 0]
+
+
+def test_the_same_discount_that_another_person_saved_meanwhile_is_not_saved_again(
+    rf: RequestFactory, alice: Person
+) -> None:
+    owner, now = alice.project.organization, timezone.now()
+    assert prices.add_discount(Discount(organization=owner, effective_from=now, basis_points=1_500))
+    same = Discount(organization=owner, effective_from=now + timedelta(days=1), basis_points=1_500)
+    with pytest.raises(BadRequest, match="conflicts with a change"):
+        site.get_model_admin(Discount).save_model(rf.post("/"), same, form=None, change=False)
+    assert Discount.objects.count() == 1
 
 
 @pytest.mark.parametrize("typed", ["100.01", "-1", "12.345", "a tenth", "NaN", "1e9", ""])

@@ -1,4 +1,4 @@
-"""Prices and discounts in effect, and new prices."""
+"""Prices and discounts in effect, and new ones."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -76,6 +76,21 @@ def is_change(row: Price) -> bool:
     earlier = Price.objects.filter(model=row.model, effective_from__lte=row.effective_from)
     last = earlier.order_by("-effective_from").first()
     return last is None or last.value != row.value
+
+
+def add_discount(row: Discount) -> bool:
+    """Save a new discount; return False, and save nothing, if its organization has that discount then."""
+    if not is_discount_change(row):
+        return False
+    row.save()
+    return True
+
+
+def is_discount_change(row: Discount) -> bool:
+    """Return whether an unsaved discount differs from the one in effect when it begins, which may be none."""
+    earlier = Discount.objects.filter(organization=row.organization, effective_from__lte=row.effective_from)
+    last = earlier.order_by("-effective_from").first()
+    return row.basis_points != (last.basis_points if last else 0)
 
 
 class History:

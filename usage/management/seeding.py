@@ -159,7 +159,9 @@ def _keys(plan: Plan) -> list[Key]:
         project = Project.objects.create(organization=organization)
         points = 0 if number % 4 else DISCOUNT_BASIS_POINTS
         if points:
-            Discount.objects.create(organization=organization, effective_from=first, basis_points=points)
+            prices.add_discount(
+                Discount(organization=organization, effective_from=first, basis_points=points)
+            )
         own = {model: pricing.discounted(price, points) for model, price in MODELS.items()}
         keys += [_key(plan, project, number * KEYS_EACH + each, own) for each in range(KEYS_EACH)]
     # They are as old as their first requests, so that pages compare with the time before.

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import BadRequest
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -17,7 +18,9 @@ from unfold.paginator import InfinitePaginator
 from accounts.audit import recorder
 from accounts.natural_order import NaturalOrder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, OwnChangesForm, ReadOnlyAdmin
+from accounts.pages.admin_site import CONFLICT
 from accounts.pages.tenant_admin import TenantAdmin
+from usage.books import prices
 from usage.errors import NotBooked
 from usage.formatting import moment
 from usage.insights.budget_limit_list import with_subject
@@ -287,6 +290,11 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
         return list(self.list_display) if obj else []
+
+    def save_model(self, request: HttpRequest, obj: Discount, form: Any, change: bool) -> None:
+        """Refuse the discount if another person has saved the same one since the form was validated."""
+        if not prices.add_discount(obj):
+            raise BadRequest(CONFLICT)
 
     @display(description="Discount", ordering="basis_points")
     def percent(self, row: Discount) -> str:

@@ -12,6 +12,7 @@ from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import OwnChangesForm, RowSelect, check_year
 from usage import pricing
+from usage.books import prices
 from usage.models import BudgetLimit, Discount, Generation, Scope
 from usage.models.budget_keys import LIMIT_PARTS, LimitKey
 
@@ -203,3 +204,11 @@ class DiscountForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         moment: datetime = self.cleaned_data["effective_from"]
         check_year(moment)
         return moment
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a discount that changes nothing."""
+        data = self.cleaned_data
+        if not self.errors and not prices.is_discount_change(Discount(**data)):
+            percent = f"{data['basis_points'] / 100:g} %"
+            raise ValidationError(f"The organization's discount is {percent} at that time already.")
+        return data
