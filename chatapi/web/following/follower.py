@@ -202,6 +202,7 @@ class Follower:
                 self._failing_since = began
             if loop_clock.monotonic() - self._failing_since > self.LOST_AFTER_S:
                 raise StreamLost(str(error)) from error
+            # Not `retry`: the caller has a turn after each failure, and ends the stream if the process ends.
             await asyncio.sleep(RETRY_S)
             raise
         self._failing_since = None

@@ -134,6 +134,7 @@ class Inbox:
                         self.name, after=self._read_up_to, block_ms=block_ms
                     )
             except StreamUnavailable as error:
+                # Not `retry`: each failure adds to `_failing_s` and wakes the followers.
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S

@@ -84,6 +84,7 @@ class LogFeed:
             try:
                 entries = await self._stream.read_logs(turn, block_ms=block_ms)
             except StreamUnavailable as error:
+                # Not `retry`: each failure adds to `failing_s`, and the next turn may have other logs.
                 logger.warning("followed logs: %r", error)
                 await asyncio.sleep(RETRY_S)
                 self.failing_s += loop_clock.monotonic() - began

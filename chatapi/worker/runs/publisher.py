@@ -34,6 +34,7 @@ SHORT_DELTA_CHARS = MAX_ENTRY_CHARS // SHORT_BATCH_DELTAS
 MOST_IN_ORDER = 16
 # A web process gives up after the same time (`Follower.LOST_AFTER_S`), so no client waits for later deltas.
 GIVE_UP_S = 4.0
+RETRY_S = 0.2
 ATTEMPT_S = 2.0
 
 
@@ -188,7 +189,7 @@ class Publisher:
                 if loop_clock.monotonic() > give_up_at:
                     self._lose(list(self._writing))
                     return
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(RETRY_S)
         for source in self._writing:
             if source.id in refused:
                 source.fence_off()
