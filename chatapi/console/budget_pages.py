@@ -18,7 +18,7 @@ from usage.insights.budget_limit_list import LimitUse, limit_use, limits_page, u
 from usage.models import BudgetLimit, Period, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import OWNERS
-from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
+from usage.pages.budget_lines import BudgetLine, period_of, requests_of, spent_by
 from usage.pages.filters import is_id
 
 PAGE = 20
@@ -46,7 +46,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     shows_alerts = is_first and console.may("accounts.view_member")
     context = {
         "title": "Budgets and limits",
-        "lines": [Line.of(use, f"{console.organization} / ") for use in found[:PAGE]],
+        "lines": [BudgetLine.of(use, f"{console.organization} / ") for use in found[:PAGE]],
         "unlimited": _unlimited(console) if is_first else [],
         "max_open": MAX_OPEN,
         "alerts": alert_lines(console) if shows_alerts else [],
@@ -111,7 +111,7 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
     use, organization = _use(console, limit_id), console.organization
     if console.limit is not None:
         console = console.at(_project_of(use.limit))
-    line, is_changeable = Line.of(use, f"{organization} / "), may_change(console, use.limit)
+    line, is_changeable = BudgetLine.of(use, f"{organization} / "), may_change(console, use.limit)
     if request.method == "POST" and not is_changeable:
         raise PermissionDenied
     # A copy, because a refused form changes its instance, and the page shows the saved amounts.
@@ -146,7 +146,7 @@ def remove(request: HttpRequest, console: Console, limit_id: int) -> HttpRespons
     use = _use(console, limit_id)
     if not may_change(console, use.limit):
         raise PermissionDenied
-    name = Line.of(use, f"{console.organization} / ").name
+    name = BudgetLine.of(use, f"{console.organization} / ").name
     use.limit.delete()
     messages.success(request, f"The limit of {name} is removed.")
     return redirect(console.url("budgets"))

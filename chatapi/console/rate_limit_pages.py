@@ -84,7 +84,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RateLimitLine:
     """A row of the list."""
 
     row: RateLimit
@@ -196,7 +196,7 @@ def _may_change(console: Console, row: RateLimit) -> bool:
     return is_theirs and console.may("accounts.change_ratelimit")
 
 
-def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) -> Line:
+def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) -> RateLimitLine:
     key = row.api_key
     name = f"{key.project.name} / {key.name}" if key else str(row.owner)
     set_numbers = [each for each in RateLimit.NUMBERS if getattr(row, each) is not None]
@@ -205,7 +205,7 @@ def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) ->
         for each, limit in zip(set_numbers, row.limits, strict=True)
     ]
     kind = row.scope.replace("_", " ")
-    return Line(
+    return RateLimitLine(
         row,
         name.removeprefix(f"{console.organization} / "),
         f"each end user of the {kind}" if row.each_end_user else kind,

@@ -25,7 +25,7 @@ from usage.insights import Filters, Range
 from usage.insights.budget_limit_list import LimitUse, uses, with_subject
 from usage.models import Budget, BudgetLimit, Credit, Period, Scope, Statement
 from usage.models.budget_keys import LimitKey
-from usage.pages.budget_lines import Line
+from usage.pages.budget_lines import BudgetLine
 from usage.pages.links import page_url
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
@@ -84,7 +84,7 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
         "trend": _trend(row),
         "projects": _project_lines(request, limits, projects[:_PROJECTS]),
         "has_more_projects": len(projects) > _PROJECTS,
-        "lines": [Line.of(use, f"{row} / ") for use in _own_limits(limits)],
+        "lines": [BudgetLine.of(use, f"{row} / ") for use in _own_limits(limits)],
         "spent": limits[0],
         "spent_url": page_url("index", {"organization": row.pk, "group": "project", **own_month}),
         "month_query": urlencode(own_month),

@@ -35,7 +35,7 @@ async def switch_model(
     model = route.model or requested.model
     if not requested.fallbacks or model == run.claimed.model:
         return request
-    to = next(each for each in (requested.own, *requested.fallbacks) if each.model == model)
+    to = next(each for each in (requested.as_candidate, *requested.fallbacks) if each.model == model)
     is_requested = model == requested.model
     sent = requested.requested_model or (None if is_requested else requested.model)
     run.deployment = ""  # the next heartbeat must not write a deployment of the model before

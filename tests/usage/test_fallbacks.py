@@ -57,13 +57,13 @@ def test_the_claim_tells_all_candidates_in_order(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(fallbacks=(DEAR_ONE, CHEAP_ONE), max_prompt_tokens=512)])
     claimed = run(admission)
     assert claimed.fallbacks == (DEAR_ONE, CHEAP_ONE)
-    assert claimed.own == Candidate("story", "story", 20, 512, PRICE)
+    assert claimed.as_candidate == Candidate("story", "story", 20, 512, PRICE)
 
 
 def test_a_row_without_fallbacks_has_none(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(requested_model="alias")])
     claimed = run(admission)
-    assert (claimed.fallbacks, claimed.own.name) == ((), "alias")
+    assert (claimed.fallbacks, claimed.as_candidate.name) == ((), "alias")
     assert Generation.objects.get().fallbacks is None
 
 
@@ -96,7 +96,7 @@ def test_a_switch_can_be_repeated_and_taken_back(key: APIKey, ask: Ask) -> None:
     for _ in range(2):
         switch(claimed, DEAR_ONE)
         assert Generation.objects.get().requested_model == "story"
-    switch(claimed, claimed.own, None)
+    switch(claimed, claimed.as_candidate, None)
     assert Generation.objects.values().get() == before
     assert not Generation.objects.get().is_fallback
 

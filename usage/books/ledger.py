@@ -69,7 +69,7 @@ class Claimed:
     """Other models that may answer, in order."""
 
     @property
-    def own(self) -> Candidate:
+    def as_candidate(self) -> Candidate:
         """Return the model of the row as a candidate."""
         name = self.requested_model or self.model
         return Candidate(self.model, name, self.max_output_tokens, self.max_prompt_tokens, self.price)

@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditLine:
     """An entry, with links to its object."""
 
     entry: AuditEntry
@@ -143,9 +143,9 @@ def history(request: HttpRequest, app_label: str, model_name: str, object_id: st
     return redirect(_history_url(kind, key))
 
 
-def line(entry: AuditEntry, url: str, history_url: str) -> Line:
+def line(entry: AuditEntry, url: str, history_url: str) -> AuditLine:
     """Return the entry as its page shows it, with its object's URLs."""
-    return Line(
+    return AuditLine(
         entry=entry,
         mood=_MOODS.get(entry.action, "plain" if entry.action.startswith("signed") else ""),
         kind=_kind(entry.object_type),

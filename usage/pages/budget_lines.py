@@ -33,7 +33,7 @@ RequestsURL = Callable[[dict[str, object]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BudgetLine:
     """A limit as the pages show it; the bar's lengths are in percent of the limit, 100 together at most."""
 
     use: LimitUse
@@ -45,7 +45,7 @@ class Line:
     held: str
 
     @classmethod
-    def of(cls, use: LimitUse, above: str = "") -> "Line":
+    def of(cls, use: LimitUse, above: str = "") -> "BudgetLine":
         """Return the line; `above` is the beginning of the name that the page has said already."""
         limit, most = use.limit, use.limit.limit_nanodollars
         posted, held = bar_parts(use.posted_nanodollars, use.pending_nanodollars, most)

@@ -14,7 +14,7 @@ from accounts import access
 from accounts.pages.admin_site import admin_page
 from usage.insights.budget_limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
-from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
+from usage.pages.budget_lines import BudgetLine, period_of, requests_of, spent_by
 from usage.pages.filters import choice_field, first_mistake
 from usage.pages.links import page_url
 from usage.pages.organization_filter import OrganizationFilterForm
@@ -64,7 +64,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     context |= {
         "filters": [form["organization"], form["kind"]],
         "chips": form.chips("budgets", query),
-        "lines": [Line.of(use) for use in found[:PAGE]],
+        "lines": [BudgetLine.of(use) for use in found[:PAGE]],
         "may_add": request.user.has_perm("usage.add_budgetlimit"),
         "add_query": f"?organization={data['organization']}" if data["organization"] else "",
         "older_url": more if len(found) > PAGE and number < _MAX_PAGES else "",
@@ -87,7 +87,7 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
     over = period_of(use, organization)
     listed = requests_of(use, over)
     period = {"start": use.key.period_start, "time_zone": use.time_zone} if use.key.resets_on else {}
-    line = Line.of(use)
+    line = BudgetLine.of(use)
     context = {
         "title": f"Budget of {line.name}",
         "line": line,

@@ -197,19 +197,19 @@ class RowField(forms.Field):
             self.known = self.pages.seen_by(self.person, rows).first()
         return self.known
 
-    def shown(self, row: Model) -> str:
+    def label_of(self, row: Model) -> str:
         """Return the row's name; a project's without the organization that the page is about."""
         is_own = self.model is Project and self.pages.organization is not None
         return str(row).removeprefix(f"{self.pages.organization} / ") if is_own else str(row)
 
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
-        options = {str(row.pk): self.shown(row) for row in rows[: MAX_OPTIONS + 1]}
+        options = {str(row.pk): self.label_of(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
         # A link may name a row beyond the first options.
         if chosen is not None and str(chosen) not in options:
             row = self.row(chosen)
-            options[str(chosen)] = self.shown(row) if row else f"number {chosen}"
+            options[str(chosen)] = self.label_of(row) if row else f"number {chosen}"
         source = None if self.pages.limited_to is not None else ("usage", "generation", self.column)
         offer(self, list(options.items()), source)
         if chosen is None:
@@ -385,7 +385,7 @@ class UsageFilterForm(forms.Form):
         hidden |= {"project"} if self.pages.limited_to is not None else set()
         # The key first: it is read with its project, and a project with its organization.
         rows = {name: self.row(name) for name in ("key", "project", "organization") if name not in hidden}
-        shown = {name: cast(RowField, self.fields[name]).shown(row) for name, row in rows.items() if row}
+        shown = {name: cast(RowField, self.fields[name]).label_of(row) for name, row in rows.items() if row}
         found = []
         for name in ("organization", "project", "key", "model", "outcome"):
             value = shown.get(name) or self.cleaned_data[name]

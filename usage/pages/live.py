@@ -154,7 +154,7 @@ class LiveFilterForm(forms.Form):
         self.full_clean()
 
     @property
-    def shown(self) -> list[RunningGeneration]:
+    def matching(self) -> list[RunningGeneration]:
         """Return the running requests that match."""
         project, key, model = (self.cleaned_data[name] for name in ("project", "key", "model"))
         return [
@@ -168,7 +168,7 @@ class LiveFilterForm(forms.Form):
 
 def table(form: LiveFilterForm) -> dict[str, Any]:
     """Return what the templates show: the form, the sums, and the rows, each with its age."""
-    shown = form.shown
+    shown = form.matching
     return {
         "form": form,
         "chosen": form.cleaned_data,

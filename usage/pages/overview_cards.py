@@ -16,7 +16,7 @@ _FEW, _MANY = 5, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CardLine:
     """A part of a card's number."""
 
     name: str
@@ -38,7 +38,7 @@ class Card:
     change: Change | None
     more_is: str = ""
     """"bad" if a rise is bad news."""
-    lines: Sequence[Line] = ()
+    lines: Sequence[CardLine] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     url, now, compared = rows_url(form), sums.now, Compared(sums.compared, sums.before)
     has_little = form.filters.has_days_of_end_user
     over = money(sums.overage.nanodollars)
-    beyond = Line("Over the reserved amount", over, entries_url(form, Kind.OVERAGE), not sums.overage.count)
+    beyond = CardLine(
+        "Over the reserved amount", over, entries_url(form, Kind.OVERAGE), not sums.overage.count
+    )
     spend = Card(
         "Spend",
         money(now.amount_nanodollars),
@@ -84,11 +86,11 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         url,
         compared.change(lambda sums: sums.total_tokens),
         lines=[
-            Line("uncached input", count(now.uncached_tokens), url),
-            Line("cached input", count(now.cached_tokens), url),
-            Line("cache write", count(now.cache_write_tokens), url),
-            Line("output", count(now.completion_tokens), url),
-            Line("of it reasoning", count(now.reasoning_tokens), url),
+            CardLine("uncached input", count(now.uncached_tokens), url),
+            CardLine("cached input", count(now.cached_tokens), url),
+            CardLine("cache write", count(now.cache_write_tokens), url),
+            CardLine("output", count(now.completion_tokens), url),
+            CardLine("of it reasoning", count(now.reasoning_tokens), url),
         ],
     )
     requests = Card(
@@ -137,7 +139,7 @@ def _errors(form: OverviewForm, sums: OverviewSums, compared: Compared) -> Card:
     """Return the share of failed requests, with a line for each outcome."""
     now = sums.now
     lines = [
-        Line(words(outcome), count(of_outcome.requests), rows_url(form, outcome=outcome))
+        CardLine(words(outcome), count(of_outcome.requests), rows_url(form, outcome=outcome))
         for outcome, of_outcome in insights.by_amount(sums.outcomes)
         if outcome in insights.FAILED
     ]
@@ -168,7 +170,7 @@ def _speed(form: OverviewForm, sums: OverviewSums) -> Card:
         p50_change,
         "bad",
         [
-            Line("p95", duration(now.p95), url, change=p95_change),
-            Line("measured", f"{now.sample_size:,}", url),
+            CardLine("p95", duration(now.p95), url, change=p95_change),
+            CardLine("measured", f"{now.sample_size:,}", url),
         ],
     )

@@ -82,11 +82,11 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     show_facets = admin.ShowFacets.NEVER
     fields = [
         "begun", "id", "organization", "amount", "state", "in_ledger", "returned", "requested_by",
-        "receipt", "at_stripe", "session_id", "payment_intent", "asked",
+        "receipt", "at_stripe", "session_id", "payment_intent", "looks",
     ]  # fmt: skip
     readonly_fields = [name for name in fields if name not in ("organization", "requested_by")]
     begun = time_column("Begun", "created_at", ordering="created_at")
-    operators_fields = ("at_stripe", "session_id", "payment_intent", "asked")
+    operators_fields = ("at_stripe", "session_id", "payment_intent", "looks")
 
     class Media:
         css = {"all": ["usage/operator.css"]}
@@ -166,7 +166,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
         return _outside(dashboard_url(row), "Stripe's dashboard")
 
     @display(description="Asked Stripe")
-    def asked(self, row: Payment) -> str:
+    def looks(self, row: Payment) -> str:
         """Return how often Stripe was asked, and when it is asked again."""
         again = f"again {moment(row.look_at)} UTC" if row.look_at else "not again by itself"
         return f"{row.looks_count:,} times, {again}"
