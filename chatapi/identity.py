@@ -1,6 +1,6 @@
 """Ids of generations, requests and processes.
 
-A generation's id is a UUIDv7. On the wire it has its protocol's form, such as `chatcmpl-<hex>`.
+A generation's id is a UUIDv7. On the wire it has its protocol's form: a prefix and the 32 digits.
 """
 
 import os

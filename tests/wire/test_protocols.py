@@ -4,6 +4,8 @@
 """
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from chatapi.wire.upstream.upstream_errors import QUOTA_TOO_SMALL
 from chatapi.wire.upstream.upstream_kinds import UPSTREAM_KINDS
 from tests.protocols.small import EVENTS, VECTORS
 
+ROOT = Path(__file__).parents[2]
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 USAGE = Usage(7, 3)
 
@@ -192,11 +195,22 @@ def test_every_id_that_clients_see_leads_back_to_the_generation(protocol: str) -
     assert identity.parse_id("other-" + ID) is None
 
 
+def test_only_a_protocol_writes_the_prefix_of_its_ids() -> None:
+    prefixes = {prefix for row in PROTOCOLS.values() for prefix in row.id_prefixes if prefix}
+    assert {"chatcmpl-", "msg_", "resp_"} <= prefixes
+    prefix = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, prefixes))})")
+    paths = ("accounts", "chatapi", "usage", ":!chatapi/wire", ":!*.md", ":!*.png", ":!*.woff2")
+    command = ["git", "ls-files", "--", *paths]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert len(listed) > 500
+    assert [path for path in listed if prefix.search((ROOT / path).read_text(errors="replace"))] == []
+
+
 # ---- the rows that are there
 
 
 def test_readmes_table_of_routes_has_each_protocol() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     tested = {VECTORS.name, EVENTS.name}
     paths = [each.operations[0].path for name, each in PROTOCOLS.items() if name not in tested]
     counting = "/v1/responses/input_tokens"  # it is in docs/responses.md, to which the table leads

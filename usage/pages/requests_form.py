@@ -42,7 +42,9 @@ class GenerationIdField(forms.Field):
         text = str(value or "").strip()
         found = generation_id_in(text)
         if text and found is None:
-            raise ValidationError(f"{text[:80]!r} contains no request's id, such as chatcmpl-0198….")
+            raise ValidationError(
+                f"{text[:80]!r} contains no request's id, which has 32 hexadecimal digits, such as 0198…."
+            )
         return found
 
 
@@ -52,7 +54,7 @@ class RequestsForm(UsageFilterForm):
     page = "requests"
 
     id = GenerationIdField(
-        required=False, widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP)
+        required=False, widget=forms.TextInput({"type": "search", "placeholder": "in any form"} | NO_HELP)
     )
     time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
     endpoint = name_field()
