@@ -13,7 +13,7 @@ import pytest
 FRAMEWORKS = {"__init__", "admin", "apps", "errors", "models", "urls", "views"}
 OF_A_PROTOCOL = {"encoder", "envelope", "reference", "request"}
 # Rooms with a file for each noun, whose code is in a file of the same name in another room.
-OF_NOUNS = ("accounts/models/", "usage/models/", "chatapi/console/", "chatapi/api/management/")
+OF_NOUNS = ("accounts/models/", "usage/models/")
 
 TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 

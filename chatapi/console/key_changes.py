@@ -10,9 +10,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
-from chatapi.console.key_forms import KeyForm
 from chatapi.console.key_pages import key_of, may_change, secret_page
 from chatapi.console.tenancy import Console, Link, page, render
+from chatapi.console.tenant_key_forms import KeyForm
 from chatapi.pages.key_forms import KEY_CHANGED, NOTHING_TO_ROTATE, RotationForm
 
 

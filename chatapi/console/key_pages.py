@@ -9,10 +9,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import access, keys
 from accounts.models import APIKey
-from chatapi.console.key_forms import NewKeyForm
 from chatapi.console.no_credit import NoCredit
 from chatapi.console.search import KeySearch
 from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenant_key_forms import NewKeyForm
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
