@@ -131,7 +131,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     claimed = time_column("Claimed", "claimed_at")
     settled = time_column("Settled", "settled_at")
     search_fields = ["id"]
-    search_help_text = "Search by id in any form, such as from a client's log."
+    search_help_text = "Search by an id in any form, for example from a client's log."
     readonly_fields = [
         "public_id", "result", "exact_amount", "receipt", "hold", "admitted", "claimed", "settled",
         "queue_ms", "total_ms", "error", "lease", "project_name", "key_name", "corrected",
