@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from usage.formatting import count, duration, rate, share
-from usage.insights import Totals
+from usage.insights import Percentiles, Totals
 from usage.insights.speed import Number, Speed, percentile
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
@@ -28,13 +28,23 @@ class Row:
     cells: Sequence[str]
 
 
-def charts(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) -> list[Trend]:
-    """Return the charts, each with the number of the whole range."""
+def charts(
+    buckets: Sequence[Bucket],
+    columns: Sequence[Column],
+    whole: Totals,
+    first_tokens: Percentiles | None = None,
+) -> list[Trend]:
+    """Return the charts, each with the number of the whole range: of speeds a typical one, unless the times
+    to first token of the whole range are known.
+    """
     firsts = [each.speed.first_p50_ms for each in columns]
     slow = [each.speed.first_p95_ms for each in columns]
     durations = [each.speed.duration_p50_ms for each in columns]
     longest = [each.speed.duration_p95_ms for each in columns]
     rates = [each.speed.tokens_per_second for each in columns]
+    first_token = _typical(firsts, duration)
+    if first_tokens is not None:
+        first_token = f"p50 {duration(first_tokens.p50)}, p95 {duration(first_tokens.p95)}"
     return [
         draw(
             "Requests", count(whole.requests), buckets,
@@ -51,7 +61,7 @@ def charts(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) 
             lambda value: share(value, 10_000) if value <= 10_000 else "",
         ),
         draw(
-            "Time to first token", _typical(firsts, duration), buckets,
+            "Time to first token", first_token, buckets,
             [Layer("p95", "colour-light", slow), Layer("p50", "colour-1", firsts)],
             duration,
         ),

@@ -1,6 +1,6 @@
 """Usage: requests, failures and speed over time, and the errors and refusals behind the failures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,8 +16,9 @@ from chatapi.console.start import has_requests
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import rate
-from usage.insights import Point, Series, Totals
+from usage.insights import Percentiles, Point, Range, Series, SumsSpec, Totals
 from usage.insights.failures import failures
+from usage.insights.first_tokens import Reading, weighed
 from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Speed, Speeds, is_searched, speeds
 from usage.models.generations import ANY_ERROR
@@ -58,15 +59,20 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     step = -(-len(starts) // most_columns)
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
+    ranges = [Range(*span, form.over.bucket) for span in spans]
     with closed_days.read_once(form.over.start, form.over.end):
-        series = _series(form)
-    grouped, points = series.points, series.others
+        reading = Reading.of_chart(form.over, ranges, form.chart.filters)
+        samples = weighed(reading.ranges, form.chart.filters)
+        series = _series(form, [SumsSpec(each, None, form.chart.filters) for each in samples])
+    grouped, points = series.points, series.whole
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     named = {point.group_id for point in grouped if point.group_id is not None}
-    found = speeds(spans, form.filters, form.group_by if form.is_grouped else None, named)
-    columns = [Column(*each) for each in zip(sums, found.columns, strict=True)]
+    found = speeds(spans, form.filters, form.group_by if form.is_grouped else None, named, reading)
+    requests = {each: of_sample.requests for each, of_sample in zip(samples, series.others, strict=True)}
+    first_tokens = reading.percentiles(found.first_tokens, requests)
+    columns = [Column(*each) for each in zip(sums, _exact(found, ranges, first_tokens), strict=True)]
     whole = sum(sums, Totals())
-    trends = charts([bucket_of(form, *span) for span in spans], columns, whole)
+    trends = charts([bucket_of(form, *span) for span in spans], columns, whole, first_tokens.get(form.over))
     chips = form.chips()
     offer_filters(form, console)
     owners = _refused_owners(form)
@@ -88,6 +94,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "errors": errors
         and [(code, times, rows_url(form, error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "are_speeds_searched": is_searched(form.filters),
+        "are_days_counted": bool(reading.ranges),
+        "are_columns_measured": ranges[0] in reading.ranges,
         "searched": SEARCHED,
         "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
@@ -109,19 +117,31 @@ def _form(request: HttpRequest, console: Console) -> OverviewForm:
     return scoped(partial(OverviewForm, sums_page=SUMS_PAGE), request, console)
 
 
-def _series(form: OverviewForm) -> Series:
-    """Return the points of the groups, if there are any, and the sums of all requests by bucket."""
+def _series(form: OverviewForm, others: Sequence[SumsSpec]) -> Series:
+    """Return the points of the groups, if there are any, the totals of the others, and the sums of all
+    requests by bucket.
+    """
     if form.is_grouped and form.has_partial_groups:
-        return insights.series_and_whole(form.chart)
+        return insights.series_and_whole(form.chart, others)
     chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
-    series = insights.series_beside(chart, [])
+    series = insights.series_beside(chart, others)
     points = series.points
     count_of_groups = max(len(points) // len(form.over.starts()), 1)
     whole = [
         sum((point.totals for point in points[at : at + count_of_groups]), Totals())
         for at in range(0, len(points), count_of_groups)
     ] or [Totals()] * len(form.over.starts())
-    return replace(series, points=points if form.is_grouped else [], others=whole)
+    return replace(series, points=points if form.is_grouped else [], whole=whole)
+
+
+def _exact(
+    found: Speeds, columns: Sequence[Range], first_tokens: Mapping[Range, Percentiles | None]
+) -> list[Speed]:
+    """Return the speeds of the columns, with the times to first token of those that were measured."""
+    return [
+        speed.with_first_tokens(first_tokens[over]) if over in first_tokens else speed
+        for speed, over in zip(found.columns, columns, strict=True)
+    ]
 
 
 def _groups(form: OverviewForm, points: Sequence[Point], found: Speeds) -> list[GroupLine]:

@@ -7,7 +7,7 @@ so it costs the same however many requests there are.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from django.db import connection
 from accounts import end_users
 from usage.database.replica import report
 from usage.database.sql import Rows, db_value, fetch_all
+from usage.insights.first_tokens import Percentiles, Reading
 from usage.insights.request_filters import has_pair, value_of_key, with_stored_name
 from usage.insights.sources import Filters, GroupBy
 from usage.models import Dimension
@@ -70,6 +71,12 @@ class Speed:
             percentile(durations, 95),
         )
 
+    def with_first_tokens(self, found: Percentiles | None) -> "Speed":
+        """Return the speed with other times to first token."""
+        return replace(
+            self, first_p50_ms=found.p50 if found else None, first_p95_ms=found.p95 if found else None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
@@ -78,6 +85,8 @@ class Speeds:
     columns: list[Speed]
     groups: Mapping[str | None, Speed]
     """By the id of the group; None stands for all that are not named. Groups without requests are missing."""
+    first_tokens: Sequence[tuple[int, int, int]] = ()
+    """The rows that were read for percentiles of times to first token."""
 
 
 def is_searched(filters: Filters) -> bool:
@@ -95,23 +104,36 @@ def speeds(
     filters: Filters,
     group_by: GroupBy | None = None,
     named: Collection[str] = (),
+    reading: Reading | None = None,
 ) -> Speeds:
     """Return the speeds between each start and end, and the speeds of the groups with these ids; the filters
-    have an organization or a key.
+    have an organization or a key. The rows of a reading of times to first token are read with them.
     """
     columns: list[list[Sequence[Any]]] = [[] for _ in edges]
     groups: defaultdict[str | None, list[Sequence[Any]]] = defaultdict(list)
-    for at, member, *times in _sample(edges, filters, group_by):
+    first_tokens = []
+    for at, member, *times in _sample(edges, filters, group_by, reading):
+        if at < 0:
+            first_tokens.append((-1 - at, times[0], int(times[-1])))
+            continue
         columns[at].append(times)
         if member is not None:
             groups[str(member) if str(member) in named else None].append(times)
     by_group = {group: Speed.of(each) for group, each in groups.items()}
-    return Speeds([Speed.of(each) for each in columns], by_group)
+    return Speeds([Speed.of(each) for each in columns], by_group, first_tokens)
 
 
-def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_by: GroupBy | None) -> Rows:
+def _sample(
+    edges: Sequence[tuple[datetime, datetime]],
+    filters: Filters,
+    group_by: GroupBy | None,
+    reading: Reading | None,
+) -> Rows:
     """Return the newest finished requests that match: of each the index of its column, its group, `_COLUMNS`
     and its duration.
+
+    The rows of the reading have -1 less the number of their part instead of a column, their value first, and
+    last how often it was measured.
     """
     indexed = _indexed(filters)
     rest = {
@@ -144,11 +166,15 @@ def _sample(edges: Sequence[tuple[datetime, datetime]], filters: Filters, group_
         for value in (at, *indexed.values(), start.astimezone(UTC), end.astimezone(UTC))
     ]
     keys = [filters.metadata_key or ""] if group_by == "metadata" else []
+    counted, counting = reading.statement() if reading else ("", [])
+    if counted:
+        conditions += f""" UNION ALL SELECT -1 - part, NULL, value, NULL, NULL, NULL, times
+            FROM ({counted}) AS counted"""  # noqa: S608  Django's own SQL
     return fetch_all(
         f"""SELECT at, {_member(group_by)}, {_COLUMNS}, {_DURATION[connection.vendor]}
         FROM ({statement}) AS sample
         WHERE {conditions}""",  # noqa: S608  the text is ours, the values are parameters
-        [*keys, *parameters, *tested],
+        [*keys, *parameters, *tested, *counting],
     )
 
 

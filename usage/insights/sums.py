@@ -101,7 +101,9 @@ class Series:
     listed: GroupList | None
     """The groups that the chart's spec lists."""
     others: Sequence[Totals]
-    """The totals of other specs, or the sums of all requests of each bucket."""
+    """The totals of other specs."""
+    whole: Sequence[Totals] = ()
+    """The sums of all requests of each bucket, where the groups don't add up to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +199,18 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> Series:
 
 
 @report
-def series_and_whole(chart: SumsSpec) -> Series:
-    """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
-    by error and of the newest requests don't add up to.
+def series_and_whole(chart: SumsSpec, others: Sequence[SumsSpec]) -> Series:
+    """Return what `series_beside` does, and the sums of all requests of each bucket, which groups by error
+    and of the newest requests don't add up to.
     """
-    ranked = by_amount(sums_of([chart])[0])
+    own_sums, *found = sums_of([chart, *others])
+    ranked = by_amount(own_sums)
     labels = labels_of(named_of(chart, ranked))
     groups = _groups_of(chart, ranked, labels)
     own, whole = _sums_by_bucket([chart, replace(chart, group_by=None)], [key for key, _, _ in groups])
     sums = [whole.get((bucket, None), Totals()) for bucket in range(len(chart.over.starts()))]
-    return Series(_points(chart, groups, own), listed_of(chart, ranked, labels), sums)
+    rest = [sum(each.values(), Totals()) for each in found]
+    return Series(_points(chart, groups, own), listed_of(chart, ranked, labels), rest, sums)
 
 
 def named_of(spec: SumsSpec, ranked: Ranked) -> dict[GroupBy, list[Any]]:

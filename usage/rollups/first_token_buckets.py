@@ -20,11 +20,11 @@ def ms_of(bucket: int) -> int:
 
 
 def percentile(counts: Mapping[int, float], percent: int) -> int:
-    """Return the nearest-rank percentile, in milliseconds, of counts by bucket (at least one)."""
+    """Return the nearest-rank percentile of times in milliseconds that were counted (at least one)."""
     rank, reached = sum(counts.values()) * percent / 100, 0.0
-    for bucket in sorted(counts):
-        reached += counts[bucket]
+    for ms in sorted(counts):
+        reached += counts[ms]
         # Sampled counts are scaled by a float, so their sum may be a rounding error below the rank.
         if reached >= rank - 1e-6:
             break
-    return ms_of(bucket)
+    return ms
