@@ -20,7 +20,7 @@ from usage.insights import Percentiles, Point, Range, Series, SumsSpec, Totals
 from usage.insights.failures import failures
 from usage.insights.first_tokens import Reading, weighed
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Speed, Speeds, is_searched, speeds
+from usage.insights.speed import Speed, Speeds, is_searched, parts_of, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
 from usage.pages.all_groups import all_groups
@@ -31,6 +31,7 @@ from usage.rollups import closed_days
 
 # Keeps the page below 150 kB when it has a chart of groups beside the others; a month has its days.
 MAX_GROUPED_COLUMNS = 31
+PARTS = {1: "column", 2: "half of a column", 4: "quarter of a column"}
 SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
 
 
@@ -95,6 +96,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         and [(code, times, rows_url(form, error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "are_speeds_searched": is_searched(form.filters),
         "are_days_counted": bool(reading.ranges),
+        "sampled_part": PARTS[parts_of(len(spans), form.filters)],
         "are_columns_measured": ranges[0] in reading.ranges,
         "searched": SEARCHED,
         "is_searched_whole": whole.requests <= SEARCHED,

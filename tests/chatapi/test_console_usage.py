@@ -22,7 +22,7 @@ from usage.books import corrections
 from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.formatting import usd
-from usage.insights import Filters, GroupBy, generation_list
+from usage.insights import Filters, GroupBy, generation_list, speed
 from usage.insights.speed import SAMPLE, speeds
 from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
 from usage.pricing import Tokens
@@ -390,6 +390,21 @@ def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -
     assert others.columns[1] == found.columns[0]
 
 
+@pytest.mark.parametrize(("room", "expected"), [(7, (200, 400)), (3, (200, 400)), (1, (400, 400))])
+def test_the_sample_of_few_columns_is_of_each_part_of_them(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, room: int, expected: tuple[int, int]
+) -> None:
+    start = database_now() - timedelta(hours=2)
+    for first_ms, minutes in ((100, 10), (200, 20), (300, 40), (400, 50)):
+        row = run(alice, first_token_ms=first_ms)
+        Generation.objects.filter(pk=row.pk).update(admitted_at=start + timedelta(minutes=minutes))
+    monkeypatch.setattr(speed, "SAMPLE", 1)
+    monkeypatch.setattr(speed, "ALL_SAMPLED", room)
+    own = Filters(organization_id=alice.project.organization_id)
+    (found,) = speeds([(start, start + timedelta(hours=1))], own).columns
+    assert (found.first_p50_ms, found.first_p95_ms) == expected
+
+
 def test_tokens_per_second_are_those_of_requests_without_reasoning(alice: Person) -> None:
     """Reasoning may be hidden, and is then no token after the first."""
     for tokens in (Tokens(10, 87), *2 * [Tokens(10, 870, None, 800)]):
@@ -452,19 +467,24 @@ def test_speeds_of_groups_are_those_of_the_columns_requests(
 @pytest.mark.parametrize(
     ("query", "bound"),
     [
-        ("", "those of the newest requests of each column, 300 at most."),
-        ("key=alice", "those of the newest requests of each column, 300 at most."),
-        ("model=small", "those of the matching requests among at most the newest 1,000"),
-        ("key=alice&end_user=x", "those of the matching requests among at most the newest 1,000"),
-        ("bucket=day", "Durations and rates are those of the newest requests of each column"),
-        ("bucket=hour", "stand for all. Durations, rates and the columns' times to first token are those of"),
-        ("project=default", "Times to first token count all requests of days (UTC) that are over"),
-        ("model=small", "Times and rates are those of the matching requests"),
+        ("days=30", "the columns' times to first token are those of the newest requests of each column"),
+        ("days=30&key=alice", "those of the newest requests of each column, 300 at most."),
+        (
+            "days=30&model=small",
+            "Times and rates are those of the matching requests among at most the newest",
+        ),
+        ("days=30&key=alice&end_user=x", "among at most the newest 1,000 of each column."),
+        ("days=7&model=small", "among at most the newest 1,000 of each half of a column."),
+        ("days=7&project=default", "Times to first token count all requests of days (UTC) that are over"),
+        (
+            "days=1&bucket=day",
+            "Durations and rates are those of the newest requests of each quarter of a column",
+        ),
     ],
 )
 def test_it_says_which_requests_speeds_are_of(alice: Person, query: str, bound: str) -> None:
     run(alice, end_user="x")
-    assert bound in text(client_of(alice.user).get(url(alice, f"usage?days=1&{query}")))
+    assert bound in text(client_of(alice.user).get(url(alice, f"usage?{query}")))
 
 
 def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, charlie: Person) -> None:

@@ -1,5 +1,5 @@
-"""How fast requests were in each of some columns of time, and in each group: the newest requests of a column
-stand for all.
+"""How fast requests were in each of some columns of time, and in each group: the newest requests of a column,
+or of each quarter of it, stand for all.
 
 One statement reads a bounded number of rows for each column through the index of the organization or the key,
 so it costs the same however many requests there are.
@@ -24,7 +24,8 @@ from usage.rollups.closed_days import COLUMNS
 
 Number = TypeVar("Number", int, float)
 
-# The newest requests of a column that are looked at; more where a filter without an index leaves some out.
+# The newest requests of a part of a column that are looked at; more where a filter without an index leaves
+# some out.
 SAMPLE, SEARCHED = 300, 1_000
 # Those of all columns together: with many columns, each has fewer.
 ALL_SAMPLED, ALL_SEARCHED = 9_000, 20_000
@@ -98,6 +99,18 @@ def is_searched(filters: Filters) -> bool:
     return is_of_a_person or any(each is not None for each in rest)
 
 
+def parts_of(columns_count: int, filters: Filters) -> int:
+    """Return into how many equal parts columns are divided, of each of which the newest requests are read:
+    up to four, if there are so few columns that each part has a whole sample.
+    """
+    each, together = _bounds(filters)
+    return next((parts for parts in (4, 2) if parts * each * columns_count <= together), 1)
+
+
+def _bounds(filters: Filters) -> tuple[int, int]:
+    return (SEARCHED, ALL_SEARCHED) if is_searched(filters) else (SAMPLE, ALL_SAMPLED)
+
+
 @report
 def speeds(
     edges: Sequence[tuple[datetime, datetime]],
@@ -150,20 +163,26 @@ def _sample(
     if filters.end_user is not None and "end_user" not in indexed:
         names = (filters.end_user, end_users.digest(filters.end_user))
         tests, tested = [*tests, "end_user IN (%s, %s)"], [*tested, *names]
-    each, together = (SEARCHED, ALL_SEARCHED) if is_searched(filters) else (SAMPLE, ALL_SAMPLED)
+    each, together = _bounds(filters)
+    parts = parts_of(len(edges), filters)
+    spans = [
+        (at, start + (end - start) * number / parts, start + (end - start) * (number + 1) / parts)
+        for at, (start, end) in enumerate(
+            (start.astimezone(UTC), end.astimezone(UTC)) for start, end in edges
+        )
+        for number in range(parts)
+    ]
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
             SELECT %s AS at, {_COLUMNS}, admitted_at, settled_at, organization_id, project_id, api_key_id,
                 model, outcome, error_code, metadata, end_user, is_test
             FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
                 AND admitted_at >= %s AND admitted_at < %s
-            ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
-    statement = " UNION ALL ".join(part.format(at) for at in range(len(edges)))
+            ORDER BY admitted_at DESC LIMIT {min(each, together // len(spans))}) AS part{{}}"""  # noqa: S608
+    statement = " UNION ALL ".join(part.format(number) for number in range(len(spans)))
     conditions = " AND ".join(["settled_at IS NOT NULL", *tests])
     parameters = [
-        db_value(value)
-        for at, (start, end) in enumerate(edges)
-        for value in (at, *indexed.values(), start.astimezone(UTC), end.astimezone(UTC))
+        db_value(value) for at, start, end in spans for value in (at, *indexed.values(), start, end)
     ]
     keys = [filters.metadata_key or ""] if group_by == "metadata" else []
     counted, counting = reading.statement() if reading else ("", [])
