@@ -1,20 +1,24 @@
 """The shell examples of README and docs/, and some in Python and JavaScript, run as they stand, against a
-real installation.
+real installation; data can be parsed.
 
 In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. Values
 that differ between readers are put in: the port, the key, the interpreter, and the id that the example
 before has shown.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.chatapi.http_client import Client
 from tests.clients import programs
@@ -25,6 +29,7 @@ pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(180), needs_c
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DATA = re.compile(r"^```(toml|yaml|json)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 GENERATION = re.compile(r"(?:chatcmpl-|resp_)[0-9a-f]{32}")
 STARTS_THE_SERVICE = ("make run",)
 """CI runs this one in a fresh clone."""
@@ -89,6 +94,23 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert "invalid_request_error" not in done.stdout, f"{command}\n{done.stdout}"
         shown = done.stdout
+
+
+def test_each_block_of_data_can_be_parsed() -> None:
+    """Those that a test loads or runs are here, too."""
+    parsers = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
+    blocks: dict[str, list[Any]] = {language: [] for language in parsers}
+    for document in DOCUMENTS:
+        for language, text in DATA.findall(document.read_text()):
+            blocks[language].append(parsers[language](text))
+    assert all(blocks.values()), "documents have blocks of each"
+    assert all(isinstance(each, dict) for found in blocks.values() for each in found)
+
+
+def test_the_model_for_embeddings_is_loaded(service: Installation, tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text(programs.guide_example(service, "embeddings", "toml"))
+    assert "bge-m3" in service.output_of("loadcatalog", str(catalog))
 
 
 @pytest.mark.parametrize("document", ["quickstart", "messages"])

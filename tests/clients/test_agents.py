@@ -103,19 +103,18 @@ def test_codex_runs_two_commands_and_answers(
     ]
     agent(installation, tmp_path, commands, prompt_tokens=9_000)
     before = receipts(installation)
-    provider = (
-        f'{{name = "chatapi", base_url = "{installation.url}/v1", env_key = "KEY", wire_api = "responses"}}'
-    )
+    configuration = tmp_path / ".codex" / "config.toml"
+    configuration.parent.mkdir(exist_ok=True)
+    configuration.write_text(programs.guide_example(installation, "responses", "toml"))
     lines = run(
         [
             codex,
             *(codex_catalog(codex, tmp_path) if is_newest else ()),
             *("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            *("-m", "coding-agent", "-c", "model_provider=chatapi"),
-            *("-c", f"model_providers.chatapi={provider}", "Run the two commands."),
+            *("-m", "coding-agent", "Run the two commands."),
         ],
         tmp_path,
-        KEY=installation.keys["live"],
+        CHATAPI_KEY=installation.keys["live"],
     )
     events = [json.loads(line) for line in lines if line.startswith("{")]
     items = [event["item"] for event in events if event["type"] == "item.completed"]
