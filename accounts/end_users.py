@@ -22,6 +22,11 @@ def stored_name(name: str | None, *, is_hashed: bool) -> str | None:
     return digest(name) if is_hashed or len(name) > MAX_END_USER_CHARS or not name.isprintable() else name
 
 
+def stored_names(name: str) -> tuple[str, str]:
+    """Return the names that the rows of an end user may have: the name as it was sent, and its digest."""
+    return name, digest(name)
+
+
 def ids_of(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
     """Return the ids of end users by project and name, and make the rows that are missing.
 

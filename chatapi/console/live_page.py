@@ -1,4 +1,4 @@
-"""Live: the organization's running requests, and stopping one of them or all of a key."""
+"""Live: the organization's running requests, and stopping one of them, or all of a key or an end user."""
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -35,7 +35,7 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
         # The project of a limit is no filter that could be taken away.
         "is_filtered": form.has_changed()
         if console.limit is None
-        else bool({"key", "model"} & {*form.changed_data}),
+        else bool({*form.changed_data} - {"project"}),
         "feed": console.feed_url,
         "may_stop": console.may("usage.change_generation"),
     }
@@ -67,3 +67,11 @@ def stop_key(request: HttpRequest, console: Console) -> HttpResponse:
     """Ask the workers to stop all running requests of a key, as many as the page shows."""
     key_id = stopping.stop_key(request, [console.organization.pk])
     return redirect(console.url("live", key=key_id))
+
+
+@require_POST
+@page("usage.change_generation")
+def stop_end_user(request: HttpRequest, console: Console) -> HttpResponse:
+    """Ask the workers to stop all running requests of an end user, as many as the page shows."""
+    filters = stopping.stop_end_user(request, [console.organization.pk])
+    return redirect(console.url("live", **filters))

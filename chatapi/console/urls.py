@@ -48,6 +48,7 @@ _of_organization = [
     path("requests/<str:generation_id>", request_pages.receipt_page, name="request"),
     path("live", live_page.live_page, name="live"),
     path("live/stop-key", live_page.stop_key, name="live_stop_key"),
+    path("live/stop-end-user", live_page.stop_end_user, name="live_stop_end_user"),
     path("live/<str:generation_id>/stop", live_page.stop, name="live_stop"),
     path("keys", key_pages.list_page, name="keys"),
     path("keys/new", key_pages.new_page, name="new_key"),

@@ -29,6 +29,7 @@ def urls() -> list[URLPattern]:
         path("live/", view(live.page), name="live"),
         path("live/feed", view(no_feed), name="live_feed"),
         path("live/stop-key", view(stopping.stop_all_of_key), name="live_stop_key"),
+        path("live/stop-end-user", view(stopping.stop_all_of_end_user), name="live_stop_end_user"),
         path("live/<str:generation_id>/stop", view(stopping.stop), name="live_stop"),
         path("requests/", view(requests_page), name="requests"),
         path("requests/export.<str:file_format>", view(exports.requests), name="requests_export"),

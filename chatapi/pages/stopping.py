@@ -18,6 +18,7 @@ from accounts.models import Organization
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
 from chatapi.redis_servers import stream_servers
+from usage.insights import RunningGeneration
 from usage.models import Generation, State
 from usage.pages.filters import is_id
 from usage.pages.links import page_url
@@ -62,14 +63,24 @@ def answer(request: HttpRequest, row: Generation, live_url: str) -> HttpResponse
 @require_POST
 def stop_all_of_key(request: HttpRequest) -> HttpResponse:
     """Ask the workers to stop those running requests of a key that the person may stop."""
+    key_id = stop_key(request, _organizations(request))
+    return redirect(page_url("live", {"key": key_id}))
+
+
+@require_POST
+def stop_all_of_end_user(request: HttpRequest) -> HttpResponse:
+    """Ask the workers to stop those running requests of an end user that the person may stop."""
+    return redirect(page_url("live", stop_end_user(request, _organizations(request))))
+
+
+def _organizations(request: HttpRequest) -> tuple[int, ...] | None:
+    """Return the organizations whose requests the person may stop (None: all of them)."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    organizations = access.organizations_of(request.user)
-    if organizations is not None:
-        allowed = access.where_may(request.user, PERMISSION, Organization.objects.all())
-        organizations = tuple(allowed.values_list("pk", flat=True))
-    key_id = stop_key(request, organizations)
-    return redirect(page_url("live", {"key": key_id}))
+    if access.organizations_of(request.user) is None:
+        return None
+    allowed = access.where_may(request.user, PERMISSION, Organization.objects.all())
+    return tuple(allowed.values_list("pk", flat=True))
 
 
 def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str:
@@ -79,14 +90,33 @@ def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str
     """
     key_id = request.POST.get("key", "")
     key_id = key_id if is_id(key_id) else ""
-    running = [each.id for each in running_of(organizations, int(key_id))] if key_id else []
+    _stop_all(request, running_of(organizations, int(key_id)) if key_id else [], "key")
+    return key_id
+
+
+def stop_end_user(request: HttpRequest, organizations: Collection[int] | None) -> dict[str, str]:
+    """Stop the running requests of the form's end user in these organizations (None: in all); return the
+    filters of Live that have them.
+
+    The form names the project, too: the same name in another project is someone else. At most as many are
+    stopped as the page shows.
+    """
+    project_id, name = request.POST.get("project", ""), request.POST.get("end_user", "")
+    if not is_id(project_id) or not name:
+        messages.error(request, "Nothing was stopped: choose an end user and its project.")
+        return {"end_user": name}
+    _stop_all(request, running_of(organizations, end_user=(int(project_id), name)), "end user")
+    return {"project": project_id, "end_user": name}
+
+
+def _stop_all(request: HttpRequest, running: Sequence[RunningGeneration], owner: str) -> None:
+    """Stop the requests, and say how many they were; `owner` is what they have in common."""
     if not running:
-        messages.success(request, "No request of this key is running.")
-    elif ask_to_stop(list(Generation.objects.filter(pk__in=running))):
+        messages.success(request, f"No request of this {owner} is running.")
+    elif ask_to_stop(list(Generation.objects.filter(pk__in=[each.id for each in running]))):
         messages.success(request, f"Asked to stop {len(running):,} request{'s' * (len(running) > 1)}.")
     else:
         messages.error(request, "The requests could not be stopped: Redis does not respond. Try again.")
-    return key_id
 
 
 def ask_to_stop(rows: Sequence[Generation]) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -27,16 +27,23 @@ print(json.dumps(create_key(project, name="to stop")[1]))
 
 
 @contextmanager
-def streaming(installation: Installation, count: int, key: str) -> Iterator[list[Any]]:
-    """Send requests that run for long; yield their futures, whose results are their whole answers."""
+def streaming(
+    installation: Installation, count: int, key: str, end_users: Sequence[str] = ()
+) -> Iterator[list[Any]]:
+    """Send requests that run for long, each for its end user if there are any; yield their futures, whose
+    results are their whole answers.
+    """
     url = f"{installation.url}/openai/v1"
     with OpenAI(base_url=url, api_key=key, max_retries=0) as client, ThreadPoolExecutor(count) as pool:
 
-        def ask() -> list[Any]:
+        def ask(**parameters: Any) -> list[Any]:
             asked: Any = [{"role": "user", "content": LONG}]
-            return list(client.chat.completions.create(model="sandbox", messages=asked, stream=True))
+            return list(
+                client.chat.completions.create(model="sandbox", messages=asked, stream=True, **parameters)
+            )
 
-        yield [pool.submit(ask) for _ in range(count)]
+        people = [{"user": name} for name in end_users] or [{}] * count
+        yield [pool.submit(ask, **person) for person in people]
 
 
 def test_a_project_gets_fifty_dollars_a_month_in_four_clicks(
@@ -91,6 +98,34 @@ def test_a_running_request_is_stopped_by_keyboard_and_then_all_of_its_key(
     page.goto(f"{installation.url}/console/{ids['Tests']}/usage?days=1&key=to+stop")
     trend = page.get_by_role("region", name="Error rate")
     expect(trend).to_contain_text(re.compile(r"(?<![\d.])0 %"))
+
+
+def test_a_runaway_end_user_is_found_and_stopped(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/live")
+    expect(page.locator("#live-state")).to_have_text("live")
+    with streaming(installation, 2, installation.keys["live"], ["$&/eve", "mallory"]) as streams:
+        rows = page.locator("#live-rows tr")
+        expect(rows).to_have_count(2, timeout=15_000)
+        rows.get_by_role("link", name="$&/eve").click()
+        expect(page.locator("#live-state")).to_have_text("live")
+        expect(rows).to_have_count(1)
+        expect(page.get_by_label("End user")).to_have_value("$&/eve")
+        page.get_by_role("button", name="Stop all of this end user").click()
+        page.get_by_role("button", name="Really stop all of this end user?").click()
+        expect(page.get_by_text("Asked to stop 1 request.")).to_be_visible()
+        with pytest.raises(APIError, match="stopped this request"):
+            streams[0].result(timeout=30)
+        page.get_by_role("link", name="Show all").click()
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("end user mallory")
+        rows.get_by_role("button").click()
+        rows.get_by_role("button", name="Really stop?").click()
+        with pytest.raises(APIError, match="stopped this request"):
+            streams[1].result(timeout=30)
 
 
 def test_a_stop_after_the_session_has_ended_says_that_nothing_was_stopped(

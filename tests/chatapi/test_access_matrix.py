@@ -112,6 +112,7 @@ PAGES = {
     "live_feed": (ANYONE, ANYONE),  # only says that it is a WebSocket
     "live_stop": (None, "admin"),
     "live_stop_key": (None, "admin"),
+    "live_stop_end_user": (None, "admin"),
     "requests": ("viewer", None),
     "request": ("viewer", None),
     "requests_export": ("viewer", None),

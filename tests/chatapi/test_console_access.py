@@ -47,6 +47,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "live": ("viewer", NOBODY),
     "live_stop": (NOBODY, "admin"),
     "live_stop_key": (NOBODY, "admin"),
+    "live_stop_end_user": (NOBODY, "admin"),
     "keys": ("viewer", NOBODY),
     "key": ("viewer", NOBODY),
     "new_key": ("member", "member"),

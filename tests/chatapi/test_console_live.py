@@ -1,11 +1,13 @@
 """The console's Live page: what it shows of the running requests, and which it stops."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from accounts import end_users
 from accounts.audit.models import AuditEntry
 from accounts.models import Role
 from chatapi.identity import new_id, on_one_of
@@ -79,8 +81,8 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
 def test_a_filter_of_what_does_not_run_has_its_name(alice: Person, charlie: Person) -> None:
     client, own = client_of(alice.user), {"project": alice.project.pk, "key": alice.api_key.pk}
     filters = list(client.get(url(alice, "live"), own).context["form"])
-    assert [each.field.choices[-1][1] for each in filters] == ["default", str(alice.api_key), "any"]
-    assert [each.value() for each in filters] == [*map(str, own.values()), None]
+    assert [each.field.choices[-1][1] for each in filters[:3]] == ["default", str(alice.api_key), "any"]
+    assert [each.value() for each in filters] == [*map(str, own.values()), None, None]
     theirs = {"project": charlie.project.pk, "key": charlie.api_key.pk}
     filters = list(client.get(url(alice, "live"), theirs).context["form"])
     assert [each.field.choices[-1][1] for each in filters[:2]] == [
@@ -94,6 +96,40 @@ def test_the_link_of_a_key_keeps_the_model(alice: Person, path: str | None) -> N
     shown = client_of(alice.user).get(path or url(alice, "live"), {"model": "KEY&b"}).content.decode()
     found = re.findall(r'data-key-link href="([^"]*)"', shown)
     assert found == [f"?key={key}&amp;model=KEY%26b" for key in (alice.api_key.pk, "KEY")]
+
+
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_it_is_filtered_by_end_user(alice: Person, bob: Person, path: str | None) -> None:
+    digest = end_users.digest("eve@example.com")
+    named, hashed, other = (
+        running(person, end_user=name)
+        for person, name in ((alice, "eve@example.com"), (bob, digest), (alice, "mallory"))
+    )
+    client, path = client_of(alice.user), path or url(alice, "live")
+    queries: list[tuple[dict[str, Any], list[Generation]]] = [
+        ({"end_user": " eve@example.com "}, [named, hashed]),
+        ({"end_user": digest}, [hashed]),
+        ({"end_user": "eve@example.com", "project": bob.project.pk}, [hashed]),
+        ({"end_user": "eve@example.com", "key": alice.api_key.pk}, [named]),
+        ({"end_user": "mallory"}, [other]),
+        ({"end_user": "mall\0"}, []),
+    ]
+    for query, own in queries:
+        page = client.get(path, query)
+        assert [row.id for row, _ in page.context["rows"]] == [str(row) for row in own], query
+        assert json.loads(page.context["end_user_names"])[:1] == [str(query["end_user"]).strip()]
+    shown = client.get(path, {"project": bob.project.pk}).content.decode()
+    assert digest in shown
+    assert "eve@example.com" not in shown
+
+
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_a_row_links_its_end_user_of_its_project(alice: Person, path: str | None) -> None:
+    running(alice, end_user="a&b/c", model="NAME")
+    shown = client_of(alice.user).get(path or url(alice, "live"), {"model": "NAME"}).content.decode()
+    found = re.findall(r'data-end-user-link [^>]*href="([^"]*)"', shown)
+    ends = [f"?project={alice.project.pk}&amp;end_user=a%26b%2Fc", "?project=PROJECT&amp;end_user=NAME"]
+    assert found == [f"{end}&amp;model=NAME" for end in ends]
 
 
 @pytest.mark.parametrize("path", ["/admin/live/", None])
@@ -146,6 +182,35 @@ def test_all_requests_of_a_key_are_stopped_and_no_others(
     stopped = AuditEntry.objects.filter(action="asked to stop").values_list("object_name", flat=True)
     assert set(stopped) == {str(row) for row in own}
     assert not any(streams.client.keys(f"*{row.pk.hex}*") for row in others)
+
+
+@pytest.mark.parametrize("path", ["/admin/live/", None])
+def test_all_requests_of_an_end_user_are_stopped_and_no_others(
+    alice: Person, bob: Person, charlie: Person, streams: Valkey, path: str | None
+) -> None:
+    own = [running(alice, end_user=name) for name in ("eve", end_users.digest("eve"))]
+    others = [running(person, end_user="eve") for person in (bob, charlie)]
+    others.append(running(alice, end_user="mallory"))
+    client, path = as_role(alice, Role.ADMIN), path or url(alice, "live")
+    stop = f"{path.rstrip('/')}/stop-end-user"
+    form: dict[str, Any] = {"project": alice.project.pk, "end_user": "eve"}
+    assert "stop-end-user" in client.get(path, form).content.decode()
+    answer = client.post(stop, form, follow=True)
+    assert "Asked to stop 2 requests." in text(answer)
+    assert answer.context["chosen"]["end_user"] == "eve"
+    client.post(stop, {"project": charlie.project.pk, "end_user": "eve"})
+    for mistake in ({"end_user": "eve"}, {"project": alice.project.pk}, {"project": "x", "end_user": "eve"}):
+        assert "Nothing was stopped" in text(client.post(stop, mistake, follow=True))
+    stopped = AuditEntry.objects.filter(action="asked to stop").values_list("object_name", flat=True)
+    assert set(stopped) == {str(row) for row in own}
+    assert not any(streams.client.keys(f"*{row.pk.hex}*") for row in others)
+
+
+def test_the_end_users_of_all_projects_are_not_stopped_together(alice: Person) -> None:
+    running(alice, end_user="eve")
+    page = as_role(alice, Role.ADMIN).get(url(alice, "live"), {"end_user": "eve"})
+    assert "To stop all of this end user, choose a project." in text(page)
+    assert "stop-end-user" not in page.content.decode()
 
 
 def test_without_redis_nothing_claims_to_be_stopped(alice: Person, settings: Any) -> None:

@@ -114,7 +114,7 @@ CONSOLE_VIEWS = {
     "search": ("q=e", "q=person+1", "q=e&project={project}", "q={end_user}", "q=2026-10", "q=zzz"),
     "model": ("project={project}",),
     "keys": ("project={project}",),
-    "live": ("project={project}",),
+    "live": ("project={project}", "project={project}&end_user={end_user}"),
     "budgets": ("project={project}",),
     "rate_limits": ("project={project}",),
     "playground": ("project={project}",),
@@ -163,8 +163,8 @@ def fill(acme: Organization, alice: Person) -> None:
     make_certificates(acme)
     run(alice)
     repeat(run(alice, outcome=Outcome.FAILED), hours)
-    for _ in range(100):
-        admit(alice)
+    for number in range(100):
+        admit(alice, end_user=person_of(number))
     while closing.close_next():
         pass
     Organization.objects.update(created_at=timezone.now() - timedelta(days=90))

@@ -6,6 +6,7 @@ from datetime import datetime
 from heapq import nsmallest
 from uuid import UUID
 
+from accounts import end_users
 from usage.database.clock import database_now
 from usage.database.time_limit import time_limit
 from usage.models import OPEN, Generation, State
@@ -16,7 +17,7 @@ _MAX_OPEN = 20_000
 
 _SHOWN = (
     "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model",
-    "endpoint", "dialect", "state", "worker", "admitted_at", "claimed_at", "completion_tokens",
+    "end_user", "endpoint", "dialect", "state", "worker", "admitted_at", "claimed_at", "completion_tokens",
     "reserved_nanodollars", "output_per_mtok_nanodollars",
 )  # fmt: skip
 
@@ -33,6 +34,8 @@ class RunningGeneration:
     api_key_id: int
     key: str
     model: str
+    end_user: str
+    """The name or its digest, as the row has it; empty without one."""
     is_queued: bool
     age_s: float
     completion_tokens: int
@@ -50,12 +53,13 @@ def running(
     organizations: Collection[int] | None = None,
     api_key_id: int | None = None,
     projects: Collection[int] = (),
+    end_user: tuple[int, str] | None = None,
 ) -> list[RunningGeneration]:
     """Return the oldest open generations, the oldest first, of all or of these organizations and projects; of
-    this key only, if one is given.
+    this key only, or of this project and name of an end user, if one is given.
     """
     now = database_now()
-    found = _oldest(limit, organizations, api_key_id, projects)
+    found = _oldest(limit, organizations, api_key_id, projects, end_user)
     rows = Generation.objects.filter(OPEN, id__in=found).order_by("id")
     return [
         _running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)
@@ -63,7 +67,11 @@ def running(
 
 
 def _oldest(
-    limit: int, organizations: Collection[int] | None, api_key_id: int | None, projects: Collection[int]
+    limit: int,
+    organizations: Collection[int] | None,
+    api_key_id: int | None,
+    projects: Collection[int],
+    end_user: tuple[int, str] | None,
 ) -> list[UUID]:
     """Return the lowest ids, which sort by time and, unlike leases, do not change with each heartbeat.
 
@@ -73,13 +81,15 @@ def _oldest(
     rows = (
         Generation.objects.filter(OPEN)
         .order_by("lease_expires_at")
-        .values_list("id", "organization_id", "project_id", "api_key_id")[:_MAX_OPEN]
+        .values_list("id", "organization_id", "project_id", "api_key_id", "end_user")[:_MAX_OPEN]
     )
+    people = {(end_user[0], name) for name in end_users.stored_names(end_user[1])} if end_user else None
     wanted = (
         row_id
-        for row_id, owner, project, key in rows
+        for row_id, owner, project, key, name in rows
         if (organizations is None or owner in organizations or project in projects)
         and api_key_id in (None, key)
+        and (people is None or (project, name) in people)
     )
     return nsmallest(limit, wanted)
 
@@ -96,6 +106,7 @@ def _running(row: Generation, now: datetime) -> RunningGeneration:
         api_key_id=row.api_key_id,
         key=str(row.api_key),
         model=row.model,
+        end_user=row.end_user or "",
         is_queued=row.state == State.ADMITTED,
         age_s=max((now - row.admitted_at).total_seconds(), 0.0),
         completion_tokens=row.completion_tokens,

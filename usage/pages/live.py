@@ -14,20 +14,20 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from accounts import access
+from accounts import access, end_users
 from accounts.models import APIKey, Project
 from accounts.pages.admin_site import admin_page
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
 from usage.formatting import count, money
 from usage.insights import RunningGeneration
-from usage.pages.filters import is_id
+from usage.pages.filters import NO_HELP, is_id
 
 PERMISSION = "usage.view_generation"
 # The most rows of the feed: the oldest ones.
 MAX_ROWS = 1_000
 # The most rows of the page's HTML; the feed adds the others.
-PAGE_ROWS = 70
+PAGE_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class LiveRow:
     key_id: int
     key: str
     model: str
+    end_user: str
     state: str
     tokens: int
     rate: str
@@ -60,6 +61,7 @@ class LiveRow:
             key_id=running.api_key_id,
             key=running.key,
             model=running.model,
+            end_user=running.end_user,
             state="waiting" if running.is_queued else "running",
             tokens=running.completion_tokens,
             rate="–" if running.is_queued else f"{running.tokens_per_second:.1f}",
@@ -122,11 +124,15 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
 
 
 class LiveFilterForm(forms.Form):
-    """The GET form of a Live page. It offers the values of the running requests, and the chosen ones."""
+    """The GET form of a Live page. It offers the values of the running requests, and the chosen ones. The end
+    user is a text, because there may be as many as running requests.
+    """
 
     project = forms.ChoiceField(required=False)
     key = forms.ChoiceField(required=False)
     model = forms.ChoiceField(required=False)
+    # Not a CharField, which refuses some texts: no value is a mistake.
+    end_user = forms.Field(required=False, label="End user", widget=forms.TextInput(NO_HELP))
 
     def __init__(
         self,
@@ -140,7 +146,7 @@ class LiveFilterForm(forms.Form):
         """
         super().__init__(query, auto_id=False)
         self.running = running
-        options: dict[str, dict[str, str]] = {name: {} for name in self.fields}
+        options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
         for each in running:
             options["project"][str(each.project_id)] = project_name(each)
             options["key"][str(each.api_key_id)] = each.key
@@ -153,16 +159,28 @@ class LiveFilterForm(forms.Form):
             field.choices = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
         self.full_clean()
 
+    def clean_end_user(self) -> str:
+        """Return the text without outer spaces, as the form of Requests does."""
+        return str(self.cleaned_data["end_user"] or "").strip()
+
+    @property
+    def end_user_names(self) -> tuple[str, ...]:
+        """Return the names that rows of the chosen end user may have; none if none is chosen."""
+        chosen = self.cleaned_data["end_user"]
+        return end_users.stored_names(chosen) if chosen else ()
+
     @property
     def matching(self) -> list[RunningGeneration]:
         """Return the running requests that match."""
         project, key, model = (self.cleaned_data[name] for name in ("project", "key", "model"))
+        names = self.end_user_names
         return [
             each
             for each in self.running
             if project in ("", str(each.project_id))
             and key in ("", str(each.api_key_id))
             and model in ("", each.model)
+            and (not names or each.end_user in names)
         ]
 
 
@@ -172,6 +190,8 @@ def table(form: LiveFilterForm) -> dict[str, Any]:
     return {
         "form": form,
         "chosen": form.cleaned_data,
+        # As JSON for the script, which can't make a digest.
+        "end_user_names": json.dumps(form.end_user_names),
         "count": len(shown),
         "tokens": count(sum(each.completion_tokens for each in shown)),
         "cost": money(sum(each.cost_nanodollars for each in shown)),
@@ -218,11 +238,12 @@ def running_of(
     api_key_id: int | None = None,
     *,
     projects: Collection[int] = (),
+    end_user: tuple[int, str] | None = None,
 ) -> list[RunningGeneration]:
     """Return the oldest running requests, the oldest first, of all or of these organizations and projects; of
-    this key only, if one is given.
+    this key only, or of this project and name of an end user, if one is given.
     """
-    return insights.running(MAX_ROWS, organizations, api_key_id, projects)
+    return insights.running(MAX_ROWS, organizations, api_key_id, projects, end_user)
 
 
 @require_safe

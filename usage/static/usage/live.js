@@ -1,13 +1,16 @@
 // Keeps the table of a Live page up to date: the feed says once a second which rows are new, different or
 // gone.
-// The panel may name a project, a key or a model; other rows are left out. Cells that a page does not have
-// are skipped.
+// The panel may name a project, a key, a model or an end user; other rows are left out. Cells that a page
+// does not have are skipped.
 
 const panel = document.getElementById("live-panel");
 const body = document.getElementById("live-rows");
 const template = document.getElementById("live-row");
 const state = document.getElementById("live-state");
 const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+
+// The name of the wanted end user and its digest: rows have the one or the other.
+const endUserNames = JSON.parse(panel.dataset.endUserNames);
 
 const numbers = new WeakMap(); // What the feed said last of each row.
 
@@ -75,11 +78,12 @@ function remove(id, row) {
   }
 }
 
-function isWanted({ project_id, key_id, model }) {
+function isWanted({ project_id, key_id, model, end_user }) {
   const { project, key, model: wanted } = panel.dataset;
   return (!project || project === String(project_id))
     && (!key || key === String(key_id))
-    && (!wanted || wanted === model);
+    && (!wanted || wanted === model)
+    && (!endUserNames.length || endUserNames.includes(end_user));
 }
 
 function apply({ now_ms, rows: changed, gone }) {
@@ -115,7 +119,7 @@ function dollars(nanodollars) {
   return amount === 0 ? "$0.00" : `$${amount.toFixed(amount >= 1 ? 2 : 6)}`;
 }
 
-function make({ id, key_id, began_ms }) {
+function make({ id, project_id, key_id, began_ms, end_user }) {
   const row = template.content.firstElementChild.cloneNode(true);
   row.dataset.id = id;
   row.dataset.began = began_ms;
@@ -125,13 +129,17 @@ function make({ id, key_id, began_ms }) {
   if (form) form.action = form.getAttribute("action").replace("ID", id);
   const ofKey = row.querySelector("[data-key-link]");
   if (ofKey) ofKey.href = ofKey.getAttribute("href").replace("KEY", key_id);
+  const ofEndUser = row.querySelector("[data-end-user-link]");
+  const href = ofEndUser.getAttribute("href").replace("PROJECT", project_id);
+  ofEndUser.href = href.replace("NAME", encodeURIComponent(end_user));
+  ofEndUser.parentElement.hidden = !end_user;
   row.querySelector("[data-is=short]").textContent = `…${id.slice(-8)}`;
   rows.set(id, row);
   return row;
 }
 
 function show(row, data) {
-  for (const name of ["state", "model", "who", "project", "key", "tokens", "rate", "held"]) {
+  for (const name of ["state", "model", "who", "project", "key", "end_user", "tokens", "rate", "held"]) {
     const cell = row.querySelector(`[data-is=${name}]`);
     if (cell) (name === "model" ? writeName : write)(cell, String(data[name]));
   }
