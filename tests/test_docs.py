@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,11 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
 
 def test_each_block_of_data_can_be_parsed() -> None:
     """Those that a test loads or runs are here, too."""
-    parsers = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
+    parsers: dict[str, Callable[[str], Any]] = {
+        "toml": tomllib.loads,
+        "yaml": yaml.safe_load,
+        "json": json.loads,
+    }
     blocks: dict[str, list[Any]] = {language: [] for language in parsers}
     for document in DOCUMENTS:
         for language, text in DATA.findall(document.read_text()):
