@@ -1,11 +1,12 @@
-"""Every page of the URL configuration, on a screen in light colours and on a phone in the dark: axe-core
-finds nothing serious, the keyboard is enough, nothing is too wide, no page logs an error or asks another
-host.
+"""Every page of the URL configuration, on a screen and on a phone, in the one in light colours and in the
+other in the dark: axe-core finds nothing serious, the keyboard is enough, nothing is too wide, no page logs
+an error or asks another host.
 
 With CHATAPI_SCREENSHOTS, a folder, the screen is also dark and the phone also light, and the folder has a
 picture of each page in these four windows at the end.
 With CHATAPI_SEEDED_REQUESTS, a number, the pages are full: this many requests of twenty more organizations.
-With PAGES_SEED (CI: the commit), an eighth of the visits is made, chosen by this number.
+With PAGES_SEED (CI: the commit), an eighth of the visits is made, and of these a half with the keyboard,
+chosen by this number. It also chooses on which of the two a page is dark.
 """
 
 import json
@@ -140,6 +141,21 @@ def is_drawn(page: Page, name: str) -> bool:
     return seed is None or crc32(f"{seed} {page.viewport_size} {name}".encode()) % 8 == 0
 
 
+def is_drawn_for_keyboard(page: Page, name: str) -> bool:
+    """Return whether the keyboard is tried on the page of this name in a window of this size."""
+    seed = os.environ.get("PAGES_SEED")
+    return seed is None or crc32(f"keyboard {seed} {page.viewport_size} {name}".encode()) % 2 == 0
+
+
+def choose_colors(page: Page, name: str) -> None:
+    """Prefer the dark for the page of this name on the screen, and light on the phone, or the other way
+    round.
+    """
+    is_dark_on_screen = crc32(f"colors {os.environ.get('PAGES_SEED')} {name}".encode()) % 2 == 0
+    is_dark = is_dark_on_screen == (page.viewport_size == SCREEN)
+    page.emulate_media(color_scheme="dark" if is_dark else "light")
+
+
 def judged(
     page: Page, installation: Installation, paths: dict[str, str], state: str = ""
 ) -> dict[str, list[str]]:
@@ -150,6 +166,8 @@ def judged(
         if path == page_paths.PART or not is_drawn(page, name):
             continue
         page.complaints.clear()  # type: ignore[attr-defined]
+        if not SHOTS:  # the windows have both colours then
+            choose_colors(page, name)
         response = visit(page, installation.url + path)
         # All refusals look the same.
         address = page.url if response is None or response.ok else f"{response.status}"
@@ -158,7 +176,7 @@ def judged(
         seen.add(address)
         wrong = complaints(page)
         shot(page, f"{state} {path}")
-        if response.ok and page.viewport_size == SCREEN:
+        if response.ok and is_drawn_for_keyboard(page, name):
             wrong += keyboard_complaints(page)
         wrong += [each for each in page.complaints if response.ok or str(response.status) not in each]  # type: ignore[attr-defined]
         if not (response.ok or response.status in (403, 404)):
@@ -239,7 +257,7 @@ def test_what_a_form_leads_to_is_for_everybody(
     # The browser logs the status of a form that was refused.
     logged = [each for each in page.complaints if "status of 400" not in each]  # type: ignore[attr-defined]
     assert complaints(page) + logged == []
-    if page.viewport_size == SCREEN:
+    if is_drawn_for_keyboard(page, f"{form} {shown}"):
         assert keyboard_complaints(page) == []
 
 
