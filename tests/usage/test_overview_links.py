@@ -278,10 +278,10 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
         Generation.objects.filter(pk=row.pk).update(admitted_at=now - timedelta(days=days))
     speed = card(root, "First token", f"{since(now, 1)}&organization={alice.project.organization_id}")
     assert [(line.name, line.change) for line in speed.lines] == [
-        ("p95", Change("+102 %", "up")),
+        ("p95", Change("+100 %", "up")),
         ("measured", None),
     ]
-    assert speed.change == Change("+102 %", "up")  # each to within 5 %
+    assert speed.change == Change("+100 %", "up")
 
 
 @pytest.mark.parametrize("path", ["/admin/", "/console/{}/overview"])
@@ -316,7 +316,7 @@ def test_the_hour_that_goes_on_is_not_compared_with_a_whole_one(
     assert cards["Requests"].value == "3"
     if path == "/admin/":
         p95 = cards["First token, p50"].lines[0]
-        assert (p95.value, p95.change) == ("790 ms", Change("±0 %", "same"))
+        assert (p95.value, p95.change) == ("800 ms", Change("±0 %", "same"))
     assert ", without the running hour." in text(page)
 
 
