@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from accounts.models import Organization
@@ -90,6 +91,14 @@ def test_they_are_those_that_the_operator_sees(
             assert whole == f"p50 {p50}, p95 {p95}", over
             if start == end and bucket == "day":
                 assert columns == [[p95, p50]], over
+
+
+@pytest.mark.usefixtures("busy")
+def test_durations_beside_counted_days_are_whole_milliseconds(alice: Person) -> None:
+    Generation.objects.update(settled_at=F("admitted_at") + timedelta(seconds=2))
+    page = client_of(alice.user).get(url(alice, "usage?days=7"))
+    (trend,) = [each for each in page.context["trends"] if each.title == "Duration"]
+    assert trend.whole == "typically 2 s"
 
 
 @pytest.mark.usefixtures("busy")

@@ -96,7 +96,8 @@ class Reading:
             with suppress(EmptyResultSet):
                 found.append(query.query.sql_with_params())
         statement = " UNION ALL ".join(
-            f"SELECT part, value, times FROM ({sql}) AS part_{at}"  # noqa: S608  Django's own SQL
+            # PostgreSQL's sums are decimals, and would make decimals of all that stands in their column.
+            f"SELECT part, value, CAST(times AS bigint) AS times FROM ({sql}) AS part_{at}"  # noqa: S608
             for at, (sql, _) in enumerate(found)
         )
         return statement, [parameter for _, parameters in found for parameter in parameters]
