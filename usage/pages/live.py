@@ -70,7 +70,7 @@ class LiveRow:
         )
 
 
-# Each row and its JSON, by id, the oldest first.
+# Each row and its JSON, which leaves out empty texts, by id, the oldest first.
 Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
@@ -107,7 +107,9 @@ def snapshot(before: Snapshot, sight: Sight = Sight()) -> Snapshot:
         if known is not None and known[0] == replace(row, rate=known[0].rate):
             found[row.id] = known
         else:
-            found[row.id] = row, json.dumps(asdict(row), separators=(",", ":"))
+            # Most requests name no end user.
+            shown = {name: value for name, value in asdict(row).items() if value != ""}
+            found[row.id] = row, json.dumps(shown, separators=(",", ":"))
     return found
 
 

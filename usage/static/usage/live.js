@@ -119,7 +119,7 @@ function dollars(nanodollars) {
   return amount === 0 ? "$0.00" : `$${amount.toFixed(amount >= 1 ? 2 : 6)}`;
 }
 
-function make({ id, project_id, key_id, began_ms, end_user }) {
+function make({ id, project_id, key_id, began_ms, end_user = "" }) {
   const row = template.content.firstElementChild.cloneNode(true);
   row.dataset.id = id;
   row.dataset.began = began_ms;
@@ -141,7 +141,7 @@ function make({ id, project_id, key_id, began_ms, end_user }) {
 function show(row, data) {
   for (const name of ["state", "model", "who", "project", "key", "end_user", "tokens", "rate", "held"]) {
     const cell = row.querySelector(`[data-is=${name}]`);
-    if (cell) (name === "model" ? writeName : write)(cell, String(data[name]));
+    if (cell) (name === "model" ? writeName : write)(cell, String(data[name] ?? ""));
   }
   numbers.set(row, data);
   const cost = row.querySelector("[data-is=cost]");
