@@ -127,7 +127,7 @@ def speeds(
     first_tokens = []
     for at, member, *times in _sample(edges, filters, group_by, reading):
         if at < 0:
-            first_tokens.append((-1 - at, times[0], int(times[-1])))
+            first_tokens.append((-1 - at, times[0], times[-1]))
             continue
         columns[at].append(times)
         if member is not None:
