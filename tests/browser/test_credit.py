@@ -64,7 +64,8 @@ def page(browser: Browser, installation: Installation, stripe: Stripe) -> Iterat
     context = browser.new_context()
     page = watched(context, installation)
     yield page
-    assert [each for each in page.complaints if not each.startswith(stripe.url)] == []  # type: ignore[attr-defined]
+    complaints: list[str] = page.complaints  # type: ignore[attr-defined]
+    assert [each for each in complaints if not each.startswith(stripe.url)] == []
     context.close()
 
 

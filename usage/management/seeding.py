@@ -117,7 +117,7 @@ def _replicate(role: str) -> None:
 
 @contextmanager
 def _indexes_built_afterwards() -> Iterator[None]:
-    """On PostgreSQL, fill empty tables before building their indexes, which halves the time again."""
+    """Fill empty tables of PostgreSQL before building their indexes, which halves the time again."""
     if connection.vendor != "postgresql" or Generation.objects.exists() or LedgerEntry.objects.exists():
         yield
         return
